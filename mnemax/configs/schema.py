@@ -1,0 +1,254 @@
+"""The configuration of a model and of a run. Unions over kinds are assembled from the registry."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from mnemax import registry
+from mnemax.configs.base import Config, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from mnemax.configs.merge import merge
+from mnemax.data.config import DataConfig
+from mnemax.layers.norm import NormConfig
+
+Projection = registry.union("projection")
+Memory = registry.union("memory")
+Retention = registry.union("retention")
+FeedForward = registry.union("feedforward")
+Objective = registry.union("objective")
+
+
+class AttentionConfig(Config):
+    """The choices of an attention layer (the kernel is chosen by the run)."""
+
+    projection: Projection
+    memory: Memory = Field(default_factory=lambda: registry.kinds("memory")["full"]())
+    retention: Retention | None = None
+    write: str | None = None
+    """Publishes this layer's memory under a name, for other layers to read."""
+    read: str | None = None
+    """Reads the memory that another layer published; this layer then keeps nothing of its own."""
+    sink_logits: bool = False
+    """A learned logit a head that joins the softmax and carries no value (gpt-oss)."""
+
+    @model_validator(mode="after")
+    def _one_role(self) -> Self:
+        if self.read is not None:
+            for field in ("write", "retention"):
+                if getattr(self, field) is not None:
+                    raise ValueError(f"'{field}' cannot stand beside 'read: {self.read}': a reader keeps nothing of its own")
+        return self
+
+
+class LayerConfig(Config):
+    """One block: attention, then feed-forward."""
+
+    attention: AttentionConfig
+    feedforward: FeedForward
+
+
+class StageConfig(Config):
+    """A short list of layers, repeated. Parameters and states are stacked over `repeat` and scanned."""
+
+    repeat: PositiveInt = 1
+    layers: Annotated[tuple[LayerConfig, ...], Field(min_length=1)]
+
+
+class InitConfig(Config):
+    """Initial weights. Truncated-normal deviations; `fan_in` makes them 1/sqrt(fan-in), which muP needs."""
+
+    kind: Literal["normal", "fan_in"] = "normal"
+    std: PositiveFloat = 0.02
+    """Deviation of the matrices (`normal`) and of the embedding (both)."""
+    depth_scaled: bool = True
+    """Divides the two projections that write to the residual stream by sqrt(2 layers) (GPT-2)."""
+    readout_std: NonNegativeFloat | None = None
+    """Deviation of the unembedding where it is not tied; default: as any matrix. muP: 0."""
+
+
+class ModelConfig(Config):
+    """A decoder: embedding, stages of blocks, final norm, unembedding."""
+
+    width: PositiveInt
+    vocab_size: PositiveInt
+    max_length: PositiveInt = 2048
+    """The longest context the positions are meant for; decoding refuses to go past it."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Of activations and of the decode state. Parameters and reductions are float32."""
+    tie_embeddings: bool = True
+    embed_scale: PositiveFloat | Literal["sqrt_width"] = 1.0
+    """Multiplies the embeddings (Gemma: sqrt_width)."""
+    logit_scale: PositiveFloat = 1.0
+    """Multiplies the final logits (muP: base width / width)."""
+    logit_softcap: PositiveFloat | None = None
+    norm: NormConfig = NormConfig()
+    init: InitConfig = InitConfig()
+    layer: dict[str, Any] | None = None
+    """Defaults for every layer, merged under each entry of `stages` (a field that names another `kind` replaces them)."""
+    stages: Annotated[tuple[StageConfig, ...], Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spread_layer_defaults(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("layer"), dict):
+            return data
+        stages = [
+            {**stage, "layers": [merge(data["layer"], layer) for layer in stage.get("layers", [{}])]}
+            if isinstance(stage, dict)
+            else stage
+            for stage in data.get("stages", [])
+        ]
+        return {**data, "layer": None, "stages": stages}
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> Self:
+        published: dict[str, AttentionConfig] = {}
+        for s, stage in enumerate(self.stages):
+            names = dict(published)
+            for i, layer in enumerate(stage.layers):
+                where, attention = f"stages[{s}].layers[{i}].attention", layer.attention
+                if (name := attention.write) is not None:
+                    if name in names:
+                        raise ValueError(f"{where}.write: the name '{name}' is written twice")
+                    names[name] = attention
+                if (name := attention.read) is not None:
+                    if name not in names:
+                        known = ", ".join(sorted(names)) or "none"
+                        raise ValueError(f"{where}.read: no layer before it writes '{name}' (written so far: {known})")
+                    if reason := attention.projection.cannot_read(names[name].projection):
+                        raise ValueError(f"{where}.projection cannot read '{name}': {reason}")
+            if stage.repeat == 1:
+                published = names
+        return self
+
+    @property
+    def layers(self) -> list[LayerConfig]:
+        """Every layer from first to last, repeats spelled out."""
+        return [layer for stage in self.stages for _ in range(stage.repeat) for layer in stage.layers]
+
+
+
+
+class ScheduleConfig(Config):
+    """Linear warm-up, then a shape: cosine, linear, or constant with a final decay (WSD)."""
+
+    kind: Literal["cosine", "linear", "wsd"] = "cosine"
+    warmup: NonNegativeInt | Fraction = 0.02
+    """Steps (an integer) or a fraction of the run."""
+    final: Fraction = 0.1
+    """The last learning rate over the peak."""
+    decay: Fraction = 0.2
+    """wsd: the part of the run that decays, linearly."""
+
+
+class OptimizerConfig(Config):
+    """AdamW or Muon, with decoupled weight decay on matrices only."""
+
+    kind: Literal["adamw", "muon"] = "adamw"
+    peak_lr: PositiveFloat = 1e-3
+    schedule: ScheduleConfig = ScheduleConfig()
+    b1: Fraction = 0.9
+    b2: Fraction = 0.95
+    eps: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.1
+    clip_norm: PositiveFloat | None = 1.0
+    muon_lr: PositiveFloat = 0.02
+    """muon: peak learning rate of the hidden matrices; the rest is trained by AdamW at `peak_lr`."""
+    embedding_lr: PositiveFloat = 1.0
+    """Learning-rate multiplier of the embedding."""
+    hidden_lr: PositiveFloat = 1.0
+    """Learning-rate multiplier of the blocks' matrices (muP under AdamW: base width / width)."""
+    readout_lr: PositiveFloat = 1.0
+    """Learning-rate multiplier of an untied unembedding."""
+
+
+class TrainingConfig(Config):
+    """How a step is computed."""
+
+    accumulate: PositiveInt = 1
+    """Micro-batches a step; the batch is split evenly."""
+    z_loss: NonNegativeFloat = 0.0
+    """Weight of log(Z)^2, which keeps the logits' normaliser near 1."""
+    loss_chunk: PositiveInt = 512
+    """Positions a row whose logits exist at one time."""
+    remat: Literal["none", "attention", "dots", "full"] = "none"
+    """What the backward pass computes again: nothing, attention, all but matrix products, or whole blocks."""
+    attention: Literal["auto", "reference", "xla"] = "auto"
+    """The implementation of `attend`."""
+    max_skipped: NonNegativeInt = 10
+    """Consecutive updates skipped for a non-finite or spiking gradient before the run stops."""
+    spike: PositiveFloat | None = 20.0
+    """A gradient norm above this multiple of its running mean is skipped; null: only non-finite ones."""
+
+
+class CheckpointConfig(Config):
+    """When checkpoints are written, and which are kept."""
+
+    every: PositiveInt = 100
+    keep_last: PositiveInt = 2
+    keep_best: NonNegativeInt = 1
+    """By validation loss."""
+    keep_every: PositiveInt | None = None
+    """Steps at whose multiples a checkpoint is kept for good."""
+
+
+class EvaluationConfig(Config):
+    """Validation loss during training, and samples at its end."""
+
+    every: PositiveInt = 100
+    batches: PositiveInt = 16
+    samples: NonNegativeInt = 3
+    sample_tokens: PositiveInt = 200
+    sample_prompt: str = ""
+
+
+class LogConfig(Config):
+    """Where metrics go; `metrics.jsonl` in the run's folder is always written."""
+
+    every: PositiveInt = 10
+    tensorboard: bool = True
+    wandb: str | None = None
+    """A Weights & Biases project (needs the extra `wandb`)."""
+
+
+class MeshConfig(Config):
+    """Devices along each axis; -1 (one axis at most) takes the rest."""
+
+    data: int = Field(default=-1, ge=-1)
+    fsdp: int = Field(default=1, ge=-1)
+    tensor: int = Field(default=1, ge=-1)
+
+    @model_validator(mode="after")
+    def _sizes(self) -> Self:
+        sizes = (self.data, self.fsdp, self.tensor)
+        if 0 in sizes or sizes.count(-1) > 1:
+            raise ValueError(f"sizes {sizes}: each is at least 1, and one at most is -1")
+        return self
+
+
+class RunConfig(Config):
+    """A training run."""
+
+    name: str
+    steps: PositiveInt
+    seed: int = 0
+    model: ModelConfig
+    data: DataConfig
+    objective: Objective = Field(default_factory=lambda: registry.kinds("objective")["next_token"]())
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
+    mesh: MeshConfig = MeshConfig()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.data.sequence_length > self.model.max_length:
+            raise ValueError(
+                f"data.sequence_length ({self.data.sequence_length}) exceeds model.max_length ({self.model.max_length})"
+            )
+        if self.data.batch_size % self.training.accumulate:
+            raise ValueError(
+                f"data.batch_size ({self.data.batch_size}) is not divisible by training.accumulate ({self.training.accumulate})"
+            )
+        return self

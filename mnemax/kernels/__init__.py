@@ -1,0 +1,1 @@
+"""Attention kernels behind one entry, `attend`. This folder imports jax alone."""

@@ -1,0 +1,1 @@
+"""The command line, meshes, and where a run is launched."""

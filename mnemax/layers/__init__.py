@@ -1,0 +1,1 @@
+"""The five choices of an attention layer, and the layers around it."""

@@ -1,0 +1,114 @@
+"""What a layer keeps of what was written, and how it is read. One file a kind; this one holds what they share."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from mnemax.configs.base import Config
+from mnemax.kernels.mask import Mask
+
+if TYPE_CHECKING:
+    from mnemax.layers.param import Init
+    from mnemax.layers.projections import Projection
+
+type Entry = dict[str, jax.Array]
+"""What a token writes: every leaf [B, T, ...]."""
+
+type EntrySpec = dict[str, jax.ShapeDtypeStruct]
+"""One token's entry, without the leading [B, T]."""
+
+type State = Any
+"""A pytree of arrays of fixed shapes: its bytes are the decode memory."""
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["index", "positions"], meta_fields=[])
+@dataclass(frozen=True)
+class Place:
+    """Where the tokens of this call stand.
+
+    Attributes:
+        index: index of each token in its row, counted from the row's beginning (before this call, too).
+        positions: position of each token in its document. A document begins at `index - positions`.
+    """
+
+    index: Int[Array, " T"]
+    positions: Int[Array, "B T"]
+
+    @property
+    def start(self) -> Int[Array, "B T"]:
+        return self.index - self.positions
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["entries", "index"], meta_fields=["window", "sinks", "aligned"])
+@dataclass(frozen=True)
+class Slots:
+    """A set of slots to read: the view that most memories give.
+
+    Attributes:
+        entries: what the slots hold, each leaf [B, S, ...].
+        index: row index of the token in each slot, [B or 1, S] or a head apart [B, S, K]; negative: empty.
+        window, sinks, aligned: as in `Mask`.
+    """
+
+    entries: Entry
+    index: Int[Array, "B S"]
+    window: int | None = None
+    sinks: int = 0
+    aligned: bool = False
+
+    def read(
+        self, query: Any, projection: "Projection", place: Place, implementation: str
+    ) -> tuple[Float[Array, "B T N Hv"], Float[Array, "B T N"]]:
+        """Attention over the slots: output and log-sum-exp. A memory that is no slot set gives a view with its own `read`."""
+        mask = Mask(place.index, place.start, self.index, self.window, self.sinks, self.aligned)
+        return projection.attend(query, self.entries, mask, implementation)
+
+
+class MemoryConfig(Config):
+    """The base of every memory's configuration."""
+
+    def build(self, entry: EntrySpec, init: "Init") -> "Memory":
+        """The memory for entries of this shape; most have no weights."""
+        raise NotImplementedError
+
+    def cache_bytes(self, batch: int, capacity: int, entry: EntrySpec) -> int:
+        """Bytes of the decode state of one layer, by formula."""
+        raise NotImplementedError
+
+
+class Memory(nnx.Module):
+    """Keeps entries. State goes in and comes out as a pytree; a memory holds weights at most."""
+
+    def init(self, batch: int, capacity: int, entry: EntrySpec) -> State:
+        """The empty state, for rows of at most `capacity` tokens."""
+        raise NotImplementedError
+
+    def update(self, state: State, entry: Entry, place: Place, retention: jax.Array | None) -> tuple[State, Any]:
+        """Writes these tokens' entries; returns the new state and the view that these tokens read, each no further than itself."""
+        raise NotImplementedError
+
+    def view(self, entry: Entry, place: Place, retention: jax.Array | None) -> Any:
+        """What whole rows read, nothing being written before: the parallel form. Default: the definition, `update` from empty."""
+        batch, length = next(iter(entry.values())).shape[:2]
+        spec = {name: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype) for name, leaf in entry.items()}
+        return self.update(self.init(batch, length, spec), entry, place, retention)[1]
+
+
+def entry_bytes(entry: EntrySpec) -> int:
+    """Bytes of one token's entry."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in entry.values())
+
+
+def empty_slots(batch: int, slots: int, entry: EntrySpec) -> Entry:
+    """Zeroed slots, each leaf [B, slots, ...], in the dtype of the entry."""
+    return {name: jnp.zeros((batch, slots, *leaf.shape), leaf.dtype) for name, leaf in entry.items()}
+
+
+def row_index(place: Place) -> Int[Array, "1 T"]:
+    """The index of each token as slots carry it."""
+    return place.index[None]

@@ -1,0 +1,130 @@
+"""Grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245): `heads` queries share `kv_heads` keys and values.
+
+kv_heads = heads is multi-head attention, kv_heads = 1 multi-query attention.
+"""
+
+from typing import TYPE_CHECKING, Literal, Self, override
+
+import jax
+from jaxtyping import Array, Float
+from pydantic import model_validator
+
+from mnemax.configs.base import PositiveFloat, PositiveInt
+from mnemax.layers.memories import Entry, EntrySpec, Place
+from mnemax.layers.norm import RMSNorm
+from mnemax.layers.projections import Projection, ProjectionConfig, leaf
+from mnemax.layers.rotary import RotaryConfig, rotate
+from mnemax.sharding import einsum, use
+
+if TYPE_CHECKING:
+    from mnemax.configs.schema import ModelConfig
+    from mnemax.layers.param import Init
+
+
+class GQAConfig(ProjectionConfig):
+    """Per-head queries, fewer keys and values."""
+
+    kind: Literal["gqa"] = "gqa"
+    heads: PositiveInt
+    kv_heads: PositiveInt
+    head_width: PositiveInt
+    rope: RotaryConfig | None = RotaryConfig()
+    """null: NoPE."""
+    qk_norm: Literal["none", "head", "joint"] = "none"
+    """RMSNorm on queries and keys before the rotation: each head (Qwen3, Gemma-3) or all heads as one vector (OLMo-2)."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    scale: PositiveFloat | None = None
+    """Multiplies the logits; default head_width^-1/2."""
+    softcap: PositiveFloat | None = None
+    """c of c tanh(logit / c) (Gemma-2)."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads ({self.heads}) is not divisible by kv_heads ({self.kv_heads})")
+        if self.rope is not None and int(self.head_width * self.rope.fraction) % 2:
+            raise ValueError(
+                f"rope.fraction ({self.rope.fraction}) of head_width ({self.head_width}) is odd: rotation needs pairs of dimensions"
+            )
+        return self
+
+    @override
+    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "GQA":
+        return GQA(self, model, init, reads)
+
+    @override
+    def entry(self, model: "ModelConfig") -> EntrySpec:
+        return {"k": leaf((self.kv_heads, self.head_width), model), "v": leaf((self.kv_heads, self.head_width), model)}
+
+    @override
+    def cannot_read(self, writer: ProjectionConfig) -> str | None:
+        if not isinstance(writer, GQAConfig):
+            return f"gqa queries cannot read entries of kind '{getattr(writer, 'kind', '?')}'"
+        for field in ("kv_heads", "head_width"):
+            mine, theirs = getattr(self, field), getattr(writer, field)
+            if mine != theirs:
+                return f"{field} is {mine} here and {theirs} where it is written"
+        return None
+
+    @override
+    def attention_width(self, model: "ModelConfig") -> tuple[int, int]:
+        return self.heads * self.head_width, self.heads * self.head_width
+
+
+class GQA(Projection):
+    """q = rope(norm(W_q x)), k = rope(norm(W_k x)), v = W_v x, out = W_o o. Keys are cached rotated."""
+
+    def __init__(self, config: GQAConfig, model: "ModelConfig", init: "Init", reads: bool):
+        D, N, K, H = model.width, config.heads, config.kv_heads, config.head_width
+        self.config = config
+        self.scale = H**-0.5 if config.scale is None else config.scale
+        self.softcap = config.softcap
+        self.w_q = init.matrix((D, N, H), ("embed", "heads", "head"))
+        self.w_o = init.matrix((N, H, D), ("heads", "head", "embed"), contract=2, residual=True)
+        self.b_q = init.vector((N, H), ("heads", "head")) if config.qkv_bias else None
+        self.b_o = init.vector((D,), ("residual",)) if config.output_bias else None
+        self.q_norm = _qk_norm(config, N, "heads", model, init)
+        if reads:
+            return
+        self.w_k = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
+        self.w_v = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
+        self.b_k = init.vector((K, H), ("kv_heads", "head")) if config.qkv_bias else None
+        self.b_v = init.vector((K, H), ("kv_heads", "head")) if config.qkv_bias else None
+        self.k_norm = _qk_norm(config, K, "kv_heads", model, init)
+
+    @override
+    def query(self, x: Float[Array, "B T D"], place: Place) -> Float[Array, "B T N H"]:
+        return self._rotated(_heads(x, self.w_q, self.b_q, "heads"), self.q_norm, place)
+
+    @override
+    def entry(self, x: Float[Array, "B T D"], place: Place) -> Entry:
+        k = _heads(x, self.w_k, self.b_k, "kv_heads")
+        return {"k": self._rotated(k, self.k_norm, place), "v": _heads(x, self.w_v, self.b_v, "kv_heads")}
+
+    @override
+    def expand(self, entries: Entry) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"]]:
+        return entries["k"], entries["v"]
+
+    @override
+    def output(self, out: Float[Array, "B T N H"], x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        y = einsum("btnh,nhd->btd", out, use(self.w_o, out.dtype), axes=("batch", "seq", "residual"))
+        return y if self.b_o is None else y + use(self.b_o, y.dtype)
+
+    def _rotated(self, heads: jax.Array, norm: RMSNorm | None, place: Place) -> jax.Array:
+        return rotate(heads if norm is None else norm(heads), place.positions, self.config.rope)
+
+
+def _heads(x, weight, bias, axis: str) -> jax.Array:
+    y = einsum("btd,dnh->btnh", x, use(weight, x.dtype), axes=("batch", "seq", axis, "head"))
+    return y if bias is None else y + use(bias, y.dtype)
+
+
+def _qk_norm(config: GQAConfig, heads: int, axis: str, model: "ModelConfig", init: "Init") -> RMSNorm | None:
+    match config.qk_norm:
+        case "none":
+            return None
+        case "head":
+            return RMSNorm((config.head_width,), ("head",), model.norm, init)
+        case "joint":
+            return RMSNorm((heads, config.head_width), (axis, "head"), model.norm, init)

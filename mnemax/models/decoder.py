@@ -1,0 +1,113 @@
+"""The decoder: embedding, stages, final norm, unembedding."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from mnemax.layers.feedforward import Aux
+from mnemax.layers.memories import Place, State
+from mnemax.layers.norm import RMSNorm
+from mnemax.layers.param import Init
+from mnemax.models.stage import Stage, add_aux
+from mnemax.sharding import einsum, rows, shard, use
+
+if TYPE_CHECKING:
+    from mnemax.configs.schema import ModelConfig
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["length", "stages"], meta_fields=[])
+@dataclass(frozen=True)
+class DecodeState:
+    """All that decoding remembers.
+
+    Attributes:
+        length: tokens of each row so far, int32 scalar (rows are padded on the left to the same length).
+        stages: for each stage, for each of its layers, the memory's state stacked over repeats.
+    """
+
+    length: Int[Array, ""]
+    stages: list[list[State]]
+
+
+class Decoder(nnx.Module):
+    """A language model. Training, prefill and decoding are this one call at different lengths."""
+
+    def __init__(self, config: "ModelConfig", key: jax.Array):
+        self.config = config
+        init = Init(config, jax.random.fold_in(key, 0))
+        V, D = config.vocab_size, config.width
+        self.embedding = init.matrix((V, D), ("vocab", "embed"), std=config.init.std)
+        self.stages = nnx.List([Stage(stage, config, jax.random.fold_in(key, i + 1)) for i, stage in enumerate(config.stages)])
+        self.norm = RMSNorm((D,), ("residual",), config.norm, init)
+        self.unembedding = (
+            None if config.tie_embeddings else init.matrix((D, V), ("embed", "vocab"), std=config.init.readout_std)
+        )
+
+    def hidden(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"] | None = None,
+        state: DecodeState | None = None,
+        *,
+        remat: str = "none",
+        implementation: str = "auto",
+    ) -> tuple[Float[Array, "B T D"], DecodeState | None, Aux]:
+        """The final normed residual stream, the new state, and auxiliary scalars summed over layers.
+
+        Args:
+            positions: position of each token in its document; default: the row is one document.
+            state: what was written before; None: the tokens are whole rows.
+        """
+        before = jnp.int32(0) if state is None else state.length
+        index = before + jnp.arange(tokens.shape[1], dtype=jnp.int32)
+        if positions is None:
+            positions = jnp.broadcast_to(index, tokens.shape)
+        place = Place(index, shard(positions, "batch", "seq"))
+        x, bus, total = self.embed(tokens), {}, {}
+        states = []
+        for i, stage in enumerate(self.stages):
+            given = None if state is None else state.stages[i]
+            x, new, bus, aux = stage(x, place, given, bus, remat=remat, implementation=implementation)
+            states.append(new)
+            total = add_aux(total, aux)
+        return self.norm(x), None if state is None else DecodeState(before + tokens.shape[1], states), total
+
+    def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        """Scaled embeddings in the activation dtype."""
+        dtype, scale = jnp.dtype(self.config.dtype), self.config.embed_scale
+        x = rows(use(self.embedding, dtype), tokens, ("batch", "seq", "residual"))
+        factor = self.config.width**0.5 if scale == "sqrt_width" else scale
+        return x if factor == 1.0 else x * jnp.asarray(factor, dtype)
+
+    def readout(self) -> tuple[Float[Array, "D V"], float, float | None]:
+        """The unembedding matrix in the activation dtype, the scale of its logits and their soft cap."""
+        dtype = jnp.dtype(self.config.dtype)
+        matrix = use(self.embedding, dtype).T if self.unembedding is None else use(self.unembedding, dtype)
+        return matrix, self.config.logit_scale, self.config.logit_softcap
+
+    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """Logits in float32."""
+        return project_logits(x, *self.readout())
+
+    def __call__(
+        self, tokens: Int[Array, "B T"], positions: Int[Array, "B T"] | None = None, state: DecodeState | None = None, **options
+    ) -> tuple[Float[Array, "B T V"], DecodeState | None]:
+        """Logits in float32 and the new state; arguments as `hidden`."""
+        x, state, _ = self.hidden(tokens, positions, state, **options)
+        return self.logits(x), state
+
+    def init_state(self, batch: int, capacity: int) -> DecodeState:
+        """The empty state of `batch` rows of at most `capacity` tokens."""
+        return DecodeState(jnp.int32(0), [stage.init_state(batch, capacity) for stage in self.stages])
+
+
+def project_logits(x: Float[Array, "B T D"], matrix: Float[Array, "D V"], scale: float, softcap: float | None):
+    """softcap(scale x W) in float32, [B, T, V]."""
+    z = einsum("btd,dv->btv", x, matrix, axes=("batch", "seq", "vocab"), dtype=jnp.float32)
+    z = z if scale == 1.0 else z * scale
+    return z if softcap is None else softcap * jnp.tanh(z / softcap)

@@ -1,0 +1,77 @@
+"""A model's parameters as a flat dictionary: dotted path -> array.
+
+Checkpoints, the optimiser, exports and logs all speak of these names, and none of them depends on Flax.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jax
+from flax import nnx
+
+from mnemax.models.decoder import Decoder
+from mnemax.sharding import Axes, shard
+
+if TYPE_CHECKING:
+    from mnemax.configs.schema import ModelConfig
+
+type Params = dict[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What is known of a parameter without its values.
+
+    Attributes:
+        shape: with the stacked `layers` axis first, where there is one.
+        axes: logical axis names, one a dimension.
+        contract: how many axes (after `layers`) are contracted with the input; 0: a vector.
+    """
+
+    shape: tuple[int, ...]
+    axes: Axes
+    contract: int
+
+    @property
+    def stacked(self) -> bool:
+        return self.axes[:1] == ("layers",)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+def _flat(model: Decoder):
+    return {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param))}
+
+
+def weights(config: "ModelConfig") -> dict[str, Weight]:
+    """Every parameter of a configuration; nothing is allocated."""
+    model = jax.eval_shape(lambda: Decoder(config, jax.random.key(0)))
+    described = {}
+    for name, variable in _flat(model).items():
+        shape = variable.get_value().shape
+        axes = variable.axes if len(variable.axes) == len(shape) else ("layers", *variable.axes)
+        described[name] = Weight(shape, axes, variable.contract)
+    return described
+
+
+def init_params(config: "ModelConfig", key: jax.Array) -> Params:
+    """Initial parameters, float32, laid out by their logical axes on the current mesh."""
+    described = weights(config)
+
+    @jax.jit
+    def build(key: jax.Array) -> Params:
+        values = {name: variable[...] for name, variable in _flat(Decoder(config, key)).items()}
+        return {name: shard(value, *described[name].axes) for name, value in values.items()}
+
+    return build(key)
+
+
+def bind(config: "ModelConfig", params: Params) -> Decoder:
+    """The model that holds these parameters. Cheap under `jax.jit`: only the structure is traced."""
+    model = jax.eval_shape(lambda: Decoder(config, jax.random.key(0)))
+    graph, state = nnx.split(model)
+    flat = {path: variable.replace(params[".".join(map(str, path))]) for path, variable in nnx.to_flat_state(state)}
+    return nnx.merge(graph, nnx.from_flat_state(flat))

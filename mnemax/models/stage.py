@@ -1,0 +1,86 @@
+"""A stage: a short list of layers, repeated. Its parameters and states are stacked and scanned, so compile time is flat in depth."""
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from mnemax.layers.attention import Bus
+from mnemax.layers.feedforward import Aux
+from mnemax.layers.memories import Place, State
+from mnemax.layers.param import Init
+from mnemax.models.block import Block
+
+if TYPE_CHECKING:
+    from mnemax.configs.schema import ModelConfig, StageConfig
+
+REMAT = {
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class Stage(nnx.Module):
+    """`repeat` groups of layers in a row. Names written inside a repeat are local to it; a stage of one repeat exports its names."""
+
+    def __init__(self, config: "StageConfig", model: "ModelConfig", key: jax.Array):
+        self.config = config
+        self.model = model
+
+        def group(key: jax.Array) -> nnx.List:
+            init = Init(model, key)
+            return nnx.List([Block(layer, model, init) for layer in config.layers])
+
+        self.layers = jax.vmap(group)(jax.random.split(key, config.repeat))
+
+    def init_state(self, batch: int, capacity: int) -> list[State]:
+        """Each layer's empty state, stacked over repeats; a reader's is ()."""
+
+        def stacked(block: Block, config) -> State:
+            if block.attention.memory is None:
+                return ()
+            state = block.attention.memory.init(batch, capacity, config.attention.projection.entry(self.model))
+            return jax.tree.map(lambda a: jnp.repeat(a[None], self.config.repeat, axis=0), state)
+
+        return [stacked(*both) for both in zip(self.layers, self.config.layers, strict=True)]
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        place: Place,
+        states: list[State] | None,
+        bus: Bus,
+        *,
+        remat: str = "none",
+        implementation: str = "auto",
+    ) -> tuple[Float[Array, "B T D"], list[State] | None, Bus, Aux]:
+        """Residual stream, states (stacked over repeats), bus for the next stage, auxiliary scalars summed over repeats."""
+
+        def repeat(x, layers_and_states):
+            x, states, names, aux = _run(*layers_and_states, x, place, bus, implementation)
+            return x, (states, names if self.config.repeat == 1 else None, aux)
+
+        if remat in REMAT:
+            repeat = jax.checkpoint(repeat, policy=REMAT[remat], prevent_cse=False)
+        if self.config.repeat == 1:
+            x, (states, bus, aux) = repeat(x, jax.tree.map(lambda a: a[0], (self.layers, states)))
+            return x, jax.tree.map(lambda a: a[None], states), bus, aux
+        x, (states, _, aux) = jax.lax.scan(repeat, x, (self.layers, states))
+        return x, states, bus, jax.tree.map(jnp.sum, aux)
+
+
+def _run(layers: nnx.List, states: list[State] | None, x: jax.Array, place: Place, bus: Bus, implementation: str):
+    """The layers of one repeat; `states` has one entry a layer, None for whole rows."""
+    new, total = [], {}
+    for i, layer in enumerate(layers):
+        x, state, bus, aux = layer(x, place, None if states is None else states[i], bus, implementation)
+        new.append(state)
+        total = add_aux(total, aux)
+    return x, None if states is None else new, bus, total
+
+
+def add_aux(a: Aux, b: Aux) -> Aux:
+    """Sums auxiliary scalars by name."""
+    return {name: a.get(name, 0.0) + b.get(name, 0.0) for name in {**a, **b}}

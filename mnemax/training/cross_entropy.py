@@ -1,0 +1,98 @@
+"""Cross-entropy of an unembedding without its logits: one chunk of positions at a time, gradients made in the same pass.
+
+The loss is a scalar, so its gradient with respect to the logits is known up to one factor as soon as they are: forward computes
+dx and dW chunk by chunk, backward multiplies them by that factor. Logits [B, T, V] never exist, and no product is done twice.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from mnemax.sharding import einsum
+
+type Losses = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
+
+
+def cross_entropy(
+    x: Float[Array, "B T D"],
+    matrix: Float[Array, "D V"],
+    targets: Int[Array, "B T"],
+    weights: Float[Array, "B T"],
+    *,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    z_loss: float = 0.0,
+    chunk: int = 512,
+) -> Losses:
+    """Weighted sums over positions, float32, in nats: nll + z_loss * z (this one alone has gradients), nll, and z = log(Z)^2.
+
+    Args:
+        scale, softcap: logits are softcap * tanh(scale * x W / softcap).
+        chunk: positions of each row whose logits exist at one time.
+    """
+    B, T, D = x.shape
+    chunk = min(chunk, T)
+    count = -(-T // chunk)
+    if pad := count * chunk - T:
+        x, targets, weights = (jnp.pad(a, ((0, 0), (0, pad), *((0, 0),) * (a.ndim - 2))) for a in (x, targets, weights))
+    by_chunk = [jnp.moveaxis(a.reshape(B, count, chunk, *a.shape[2:]), 1, 0) for a in (x, targets, weights)]
+    return _sums((scale, softcap, z_loss), matrix, *by_chunk)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sums(options, matrix, x, targets, weights) -> Losses:
+    def add(sums, chunk):
+        nll, z, *_ = _chunk(options, matrix, *chunk)
+        return (sums[0] + nll, sums[1] + z), None
+
+    (nll, z), _ = jax.lax.scan(add, (jnp.float32(0), jnp.float32(0)), (x, targets, weights))
+    return nll + options[2] * z, nll, z
+
+
+def _forward(options, matrix, x, targets, weights):
+    scale, softcap, z_loss = options
+
+    def add(sums, chunk):
+        x, targets, weights = chunk
+        nll, z, p, logits, lse, hit = _chunk(options, matrix, x, targets, weights)
+        d = weights[..., None] * (p * (1 + 2 * z_loss * lse)[..., None] - hit)  # of the final logits
+        if softcap is not None:
+            d = d * (1 - jnp.square(logits / softcap))
+        d = (d * scale).astype(x.dtype)
+        dx = einsum("bcv,dv->bcd", d, matrix, axes=("batch", "seq", "residual"), dtype=jnp.float32)
+        dw = einsum("bcd,bcv->dv", x, d, axes=("residual", "vocab"), dtype=jnp.float32)
+        return (sums[0] + nll, sums[1] + z, sums[2] + dw), dx.astype(x.dtype)
+
+    (nll, z, dw), dx = jax.lax.scan(
+        add, (jnp.float32(0), jnp.float32(0), jnp.zeros_like(matrix, jnp.float32)), (x, targets, weights)
+    )
+    return (nll + z_loss * z, nll, z), (dw.astype(matrix.dtype), dx)
+
+
+def _backward(options, saved, cotangents):
+    dw, dx = saved
+    g = cotangents[0]
+    return (g * dw).astype(dw.dtype), (g * dx).astype(dx.dtype), None, None
+
+
+_sums.defvjp(_forward, _backward)
+
+
+def _chunk(options, matrix, x, targets, weights):
+    """nll and z summed; and probabilities, final logits [B, C, V], their log-sum-exp [B, C], and the targets' one-hot."""
+    scale, softcap, _ = options
+    logits = einsum("bcd,dv->bcv", x, matrix, axes=("batch", "seq", "vocab"), dtype=jnp.float32) * scale
+    if softcap is not None:
+        logits = softcap * jnp.tanh(logits / softcap)
+    m = jnp.max(logits, axis=-1, keepdims=True)
+    p = jnp.exp(logits - m)
+    total = jnp.sum(p, axis=-1)
+    lse = jnp.log(total) + m[..., 0]
+    # A comparison instead of a gather: it stays local where the vocabulary is split over devices.
+    hit = jnp.arange(logits.shape[-1]) == targets[..., None]
+    target_logit = jnp.sum(jnp.where(hit, logits, 0.0), axis=-1)
+    nll = jnp.sum(weights * (lse - target_logit))
+    z = jnp.sum(weights * jnp.square(lse))
+    return nll, z, p / total[..., None], logits, lse, hit
