@@ -1,0 +1,1 @@
+"""Data: sources of documents, tokenizers, and packed batches."""
