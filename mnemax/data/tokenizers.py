@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from mnemax.data.config import BytesTokenizer, EmbeddedTokenizer, HFTokenizer
+from mnemax.data.sources import reason
 from mnemax.errors import UserError
 
 if TYPE_CHECKING:
@@ -263,9 +264,7 @@ def _read(path: Path) -> Tokenizer:
         beside = path.with_name("tokenizer_config.json")
         config = json.loads(beside.read_text("utf-8")) if beside.is_file() else None
     except Exception as error:  # tokenizers raises bare Exception
-        raise UserError(
-            f"data.tokenizer: {path} or its tokenizer_config.json cannot be read: {str(error).splitlines()[0]}."
-        ) from error
+        raise UserError(f"data.tokenizer: {path} or its tokenizer_config.json cannot be read: {reason(error)}.") from error
     return Tokenizer(backend, config)
 
 

@@ -1,5 +1,6 @@
 """Batches against documents rebuilt from them."""
 
+import itertools
 import json
 import pickle
 import subprocess
@@ -45,7 +46,7 @@ def tokens_of(texts: list[str]) -> list[list[int]]:
 
 def pairs(texts: list[str]) -> Counter:
     """Every (token, next token) of the documents."""
-    return Counter(pair for ids in tokens_of(texts) for pair in zip(ids, ids[1:], strict=False))
+    return Counter(pair for ids in tokens_of(texts) for pair in itertools.pairwise(ids))
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -201,7 +202,7 @@ for config, state in {runs!r}:
 sys.stdout.buffer.write(pickle.dumps(out))
 """
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
-    for run, resumed in zip(expected, pickle.loads(out), strict=True):  # noqa: S301 - written by the process above
+    for run, resumed in zip(expected, pickle.loads(out), strict=True):
         for a, b in zip(run, resumed, strict=True):
             for name in a:
                 np.testing.assert_array_equal(a[name], b[name])

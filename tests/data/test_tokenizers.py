@@ -13,7 +13,13 @@ from mnemax.data.tokenizers import check_vocabulary, load_tokenizer, train_bpe
 from mnemax.errors import UserError
 
 CONFIGS = [BytesTokenizer(), EmbeddedTokenizer()]
-TEXTS = ["", "a", "When shall we three meet again?\n\n  In thunder,\tlightning", "naïve 漢字 😀\u200d🔥 é\r\n", "<|endoftext|> is text"]
+TEXTS = [
+    "",
+    "a",
+    "When shall we three meet again?\n\n  In thunder,\tlightning",
+    "naïve 漢字 😀\u200d🔥 é\r\n",
+    "<|endoftext|> is text",
+]
 
 
 @pytest.fixture(params=CONFIGS, ids=lambda config: config.kind)

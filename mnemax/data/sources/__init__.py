@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from mnemax.data.tokenizers import Tokenizer
 
 
+def reason(error: Exception) -> str:
+    """The first line of a library's error, for the end of a sentence."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
 class BadItems:
     """What happens to malformed items: the first one ends the run, or all are counted and skipped."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from mnemax.data.sources import BadItems, SourceConfig
+from mnemax.data.sources import BadItems, SourceConfig, reason
 from mnemax.errors import UserError
 
 
@@ -26,7 +26,7 @@ class HFSource(SourceConfig):
         try:
             rows = datasets.load_dataset(self.path, self.name, split=self.split, streaming=True)
         except (OSError, ValueError) as error:
-            raise UserError(f"The data set {self.path} ({self.name}, {self.split}) cannot be loaded: {error}") from error
+            raise UserError(f"The data set {self.path} ({self.name}, {self.split}) cannot be loaded: {reason(error)}.") from error
         for number, row in enumerate(rows):
             text = row.get(self.field)
             if isinstance(text, str):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from mnemax.data.sources import BadItems, SourceConfig
+from mnemax.data.sources import BadItems, SourceConfig, reason
 from mnemax.data.sources.text import find_files
 from mnemax.errors import UserError
 
@@ -68,4 +68,4 @@ def read_lines(path: Path) -> Iterator[bytes]:
         with pyarrow.input_stream(path, compression="detect") as stream:
             yield from io.BufferedReader(stream, 1 << 20)
     except (OSError, pyarrow.ArrowException) as error:
-        raise UserError(f"{path} cannot be read to its end, it is damaged or cut off: {str(error).splitlines()[0]}.") from error
+        raise UserError(f"{path} cannot be read to its end, it is damaged or cut off: {reason(error)}.") from error

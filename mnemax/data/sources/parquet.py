@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from mnemax.data.sources import BadItems, SourceConfig
+from mnemax.data.sources import BadItems, SourceConfig, reason
 from mnemax.data.sources.text import find_files
 from mnemax.errors import UserError
 
@@ -35,5 +35,4 @@ class ParquetSource(SourceConfig):
                     for batch in file.iter_batches(columns=[self.field]):
                         yield from (text for text in batch.column(0).to_pylist() if text is not None)
             except (OSError, pyarrow.ArrowException) as error:
-                reason = str(error).splitlines()[0]
-                raise UserError(f"{path} cannot be read, it is damaged, cut off or not Parquet: {reason}") from error
+                raise UserError(f"{path} cannot be read, it is damaged, cut off or not Parquet: {reason(error)}.") from error

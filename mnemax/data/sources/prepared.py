@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mnemax.data.sources import BadItems, SourceConfig
+from mnemax.data.sources import BadItems, SourceConfig, reason
 from mnemax.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class PreparedDocuments:
             self.records = grain.sources.ArrayRecordDataSource([str(folder / name) for name in index["shards"]])
             count = len(self.records)
         except (OSError, ValueError, RuntimeError) as error:
-            raise UserError(f"{folder} is damaged: {str(error).splitlines()[0]}; prepare it again.") from error
+            raise UserError(f"{folder} is damaged: {reason(error)}; prepare it again.") from error
         self.dtype = np.dtype(index["dtype"])
         self.record_tokens: int = index["record_tokens"]
         self.first_record = np.concatenate([[0], np.cumsum(-(-self.lengths // self.record_tokens))])
