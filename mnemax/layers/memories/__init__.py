@@ -80,6 +80,10 @@ class MemoryConfig(Config):
         """Bytes of the decode state of one layer, by formula."""
         raise NotImplementedError
 
+    def keys_read(self, context: int) -> float:
+        """Entries that a query reads after `context` tokens, itself counted; for FLOPs and bytes a step."""
+        raise NotImplementedError
+
 
 class Memory(nnx.Module):
     """Keeps entries. State goes in and comes out as a pytree; a memory holds weights at most."""

@@ -21,6 +21,10 @@ class FullConfig(MemoryConfig):
     def cache_bytes(self, batch: int, capacity: int, entry: EntrySpec) -> int:
         return batch * capacity * entry_bytes(entry)
 
+    @override
+    def keys_read(self, context: int) -> float:
+        return context
+
 
 class Full(Memory):
     """Slot i holds the token of row index i, so slots that are not yet written lie after every query and are never seen."""

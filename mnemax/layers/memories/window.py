@@ -29,6 +29,10 @@ class WindowConfig(MemoryConfig):
         slots = self.sinks + min(self.size, capacity)
         return batch * slots * (entry_bytes(entry) + 4)  # an int32 row index a slot
 
+    @override
+    def keys_read(self, context: int) -> float:
+        return min(context, self.size + self.sinks)
+
 
 class Window(Memory):
     """State: `sinks` slots, then a ring of `size`. A sink token stands in its sink slot only, so that nothing is read twice."""

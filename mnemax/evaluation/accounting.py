@@ -1,0 +1,112 @@
+"""What a model costs, by formula: parameters, FLOPs, and the bytes of decode state."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jax
+
+from mnemax.layers.memories import entry_bytes
+from mnemax.models.params import weights
+
+if TYPE_CHECKING:
+    from mnemax.configs.schema import LayerConfig, ModelConfig
+    from mnemax.models.decoder import DecodeState
+
+# Peak dense bf16 FLOP/s a device, from the makers' data sheets.
+PEAK_FLOPS = {
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA B200": 2250e12,
+}
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One layer at one context length.
+
+    Attributes:
+        entry_bytes: what a token writes; 0 for a reader.
+        state_bytes: decode state of one row.
+        read_bytes: what one decode step reads of it.
+    """
+
+    layer: "LayerConfig"
+    entry_bytes: int
+    state_bytes: int
+    read_bytes: int
+
+
+def parameters(config: "ModelConfig") -> int:
+    """Trained numbers, embeddings included."""
+    return sum(weight.size for weight in weights(config).values())
+
+
+def layer_costs(config: "ModelConfig", context: int) -> list[LayerCost]:
+    """Every layer's bytes for one row of `context` tokens."""
+    writers: dict[str, LayerConfig] = {}
+    costs = []
+    for layer in config.layers:
+        attention = layer.attention
+        if attention.write is not None:
+            writers[attention.write] = layer
+        source = attention if attention.read is None else writers[attention.read].attention
+        entry = source.projection.entry(config)
+        written = 0 if attention.read is not None else entry_bytes(entry)
+        state = 0 if attention.read is not None else attention.memory.cache_bytes(1, context, entry)
+        costs.append(LayerCost(layer, written, state, round(source.memory.keys_read(context) * entry_bytes(entry))))
+    return costs
+
+
+def state_bytes(config: "ModelConfig", batch: int, context: int) -> int:
+    """Bytes of the decode state by formula, the model's own length counter included."""
+    return batch * sum(cost.state_bytes for cost in layer_costs(config, context)) + 4
+
+
+def live_bytes(state: "DecodeState") -> int:
+    """Bytes of a decode state as it lies in memory."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+
+
+def forward_flops(config: "ModelConfig", length: int) -> float:
+    """FLOPs of the forward pass for one token, averaged over a row of `length` tokens.
+
+    Two for each multiply-add: every matrix once (the embedding only as the unembedding), and each query against the keys it sees.
+    """
+    described = weights(config)
+    matrices = sum(w.size for name, w in described.items() if w.contract and name not in ("embedding", "unembedding"))
+    flops = 2.0 * (matrices + config.width * config.vocab_size)
+    writers = {}
+    sample = range(1, length + 1, max(1, length // 256))
+    for layer in config.layers:
+        attention = layer.attention
+        if attention.write is not None:
+            writers[attention.write] = attention
+        memory = attention.memory if attention.read is None else writers[attention.read].memory
+        keys = sum(memory.keys_read(context) for context in sample) / len(sample)
+        flops += 2.0 * keys * sum(attention.projection.attention_width(config))
+    return flops
+
+
+def train_flops(config: "ModelConfig", length: int) -> float:
+    """FLOPs of a training step for one token: forward, and twice that backward; recomputation is not counted."""
+    return 3.0 * forward_flops(config, length)
+
+
+def peak_flops(device: jax.Device) -> float | None:
+    """Peak FLOP/s of a device, None where it is not known."""
+    matches = [(len(name), flops) for name, flops in PEAK_FLOPS.items() if device.device_kind.startswith(name)]
+    return max(matches)[1] if matches else None
+
+
+def human(number: float, unit: str = "") -> str:
+    """1234567 as '1.23 M'."""
+    if number < 1000:
+        return f"{number:.3g} {unit}".strip()
+    power = min(int(math.log10(number) // 3), 6)
+    return f"{number / 1000**power:.3g} {'_kMGTPE'[power]}{unit}"

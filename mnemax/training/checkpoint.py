@@ -1,0 +1,191 @@
+"""Checkpoints by orbax: asynchronous, atomic, a few kept; the newest that can be read is the one restored."""
+
+import json
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mnemax.errors import UserError
+
+if TYPE_CHECKING:
+    import grain
+
+    from mnemax.configs.schema import CheckpointConfig, ModelConfig
+    from mnemax.models.params import Params
+    from mnemax.training.step import TrainState
+
+PACKAGES = ("mnemax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+
+
+class Checkpoints:
+    """The checkpoints of a run's folder: the training state and the data iterator's position, a step each."""
+
+    def __init__(self, folder: Path, config: "CheckpointConfig"):
+        import orbax.checkpoint as ocp
+        from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, EveryNSteps, LatestN
+
+        kept = [LatestN(config.keep_last)]
+        if config.keep_best:
+            # Newest validation loss at the time of saving; checkpoints before the first validation are not among the best.
+            kept.append(
+                BestN(
+                    get_metric_fn=lambda metrics: metrics["validation_loss"],
+                    reverse=True,
+                    n=config.keep_best,
+                    keep_checkpoints_without_metrics=False,
+                )
+            )
+        if config.keep_every is not None:
+            kept.append(EveryNSteps(config.keep_every))
+        self.folder = folder
+        self.manager = ocp.CheckpointManager(
+            folder / "checkpoints",
+            options=ocp.CheckpointManagerOptions(preservation_policy=AnyPreservationPolicy(kept), enable_async_checkpointing=True),
+        )
+
+    def save(self, step: int, state: "TrainState", iterator: "grain.DatasetIterator", validation_loss: float | None) -> None:
+        """Begins to save; the files are written while training goes on.
+
+        Raises:
+            UserError: this save or the one before it could not be written; earlier checkpoints are untouched.
+        """
+        import grain
+        import orbax.checkpoint as ocp
+
+        if step in self.manager.all_steps():
+            return
+        metrics = None if validation_loss is None else {"validation_loss": validation_loss}
+        with self._writing():
+            self.manager.save(
+                step,
+                args=ocp.args.Composite(state=ocp.args.StandardSave(as_tree(state)), data=grain.checkpoint.CheckpointSave(iterator)),
+                metrics=metrics,
+            )
+
+    def wait(self) -> None:
+        """Returns when all is on disk.
+
+        Raises:
+            UserError: it could not be written.
+        """
+        with self._writing():
+            self.manager.wait_until_finished()
+
+    def restore(self, state: "TrainState", iterator: "grain.DatasetIterator") -> tuple["TrainState", list[str]]:
+        """The newest readable checkpoint laid out as `state` is, the iterator moved to its place, and what was wrong with newer ones.
+
+        Raises:
+            UserError: there are checkpoints, and none can be read.
+        """
+        import grain
+        import orbax.checkpoint as ocp
+
+        wrong: list[str] = []
+        for step in sorted(self.manager.all_steps(), reverse=True):
+            try:
+                restored = self.manager.restore(
+                    step,
+                    args=ocp.args.Composite(
+                        state=ocp.args.StandardRestore(as_tree(state)), data=grain.checkpoint.CheckpointRestore(iterator)
+                    ),
+                )
+                return from_tree(state, restored["state"]), wrong
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one checkpoint, the one before it may be whole
+                wrong.append(f"checkpoint {step} cannot be read ({_brief(error)})")
+        if wrong:
+            raise UserError(f"{self.folder}/checkpoints: {'; '.join(wrong)}.")
+        return state, wrong
+
+    def close(self) -> None:
+        self.manager.close()
+
+    def _writing(self):
+        return _Writing(self)
+
+
+class _Writing:
+    """Turns what the file system refuses into a sentence."""
+
+    def __init__(self, checkpoints: Checkpoints):
+        self.checkpoints = checkpoints
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind, error, traceback) -> None:
+        if error is None or isinstance(error, KeyboardInterrupt):
+            return
+        text = str(error)
+        if isinstance(error, OSError) or "No space left" in text or "RESOURCE_EXHAUSTED" in text:
+            steps = self.checkpoints.manager.all_steps()
+            last = f"the last good checkpoint is of step {max(steps)}" if steps else "there is no earlier one"
+            raise UserError(f"A checkpoint could not be written to {self.checkpoints.folder} ({_brief(error)}); {last}.") from error
+
+
+def as_tree(state: "TrainState") -> dict[str, Any]:
+    """The training state as nested dictionaries of arrays, free of this package's classes."""
+    import jax
+
+    leaves = jax.tree_util.tree_flatten_with_path((state.optimizer, state.guard))[0]
+    rest = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    return {"step": state.step, "params": state.params, "rest": rest}
+
+
+def from_tree(like: "TrainState", tree: dict[str, Any]) -> "TrainState":
+    """The inverse of `as_tree`."""
+    import dataclasses
+
+    import jax
+
+    structure = jax.tree_util.tree_structure((like.optimizer, like.guard))
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path((like.optimizer, like.guard))[0]]
+    optimizer, guard = jax.tree_util.tree_unflatten(structure, [tree["rest"][path] for path in paths])
+    return dataclasses.replace(like, step=tree["step"], params=tree["params"], optimizer=optimizer, guard=guard)
+
+
+def load_params(folder: Path, config: "ModelConfig", step: int | None = None) -> tuple["Params", int]:
+    """The parameters of a run's newest readable checkpoint (or of `step`), and its step; nothing else is read.
+
+    Raises:
+        UserError: there is no such checkpoint, or none can be read.
+    """
+    import jax
+    import orbax.checkpoint as ocp
+
+    from mnemax.models.params import weights
+
+    root = folder / "checkpoints"
+    steps = sorted((int(p.name) for p in root.glob("*") if p.name.isdigit()), reverse=True) if root.is_dir() else []
+    if not steps or (step is not None and step not in steps):
+        there = ", ".join(map(str, sorted(steps))) or "none"
+        raise UserError(f"{folder} has no checkpoint{'' if step is None else f' of step {step}'} (there: {there}).")
+    like = {name: jax.ShapeDtypeStruct(w.shape, jax.numpy.float32) for name, w in weights(config).items()}
+    wrong = []
+    for candidate in [step] if step is not None else steps:
+        try:
+            with ocp.PyTreeCheckpointer() as reader:
+                args = ocp.args.PyTreeRestore(
+                    {"params": like}, restore_args=ocp.checkpoint_utils.construct_restore_args({"params": like}), partial_restore=True
+                )
+                return reader.restore(root / str(candidate) / "state", args)["params"], candidate
+        except Exception as error:  # noqa: BLE001 - an older checkpoint may be whole
+            wrong.append(f"checkpoint {candidate} cannot be read ({_brief(error)})")
+    raise UserError(f"{root}: {'; '.join(wrong)}.")
+
+
+def save_environment(path: Path) -> None:
+    """Writes the versions of the packages and the git revision that a run was made with."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    git = ["git", "-C", str(Path(__file__).parent)]
+    revision = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    changed = bool(subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False).stdout.strip())
+    path.write_text(json.dumps({"git": revision or None, "uncommitted": changed, "packages": versions}, indent=2) + "\n")
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

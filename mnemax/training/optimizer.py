@@ -1,0 +1,87 @@
+"""AdamW and Muon from optax, on the flat parameter dictionary, with decay on matrices only and learning rates by group."""
+
+from typing import TYPE_CHECKING, Literal
+
+import jax
+import optax
+
+from mnemax.models.params import Params, Weight
+
+if TYPE_CHECKING:
+    from mnemax.configs.schema import OptimizerConfig, ScheduleConfig
+
+type Group = Literal["embedding", "hidden", "readout", "vector"]
+
+
+def group(name: str, weight: Weight) -> Group:
+    """The parameter group of a parameter; biases, norms and gates are vectors, whose learning rate no multiplier touches."""
+    if name in ("embedding", "unembedding"):
+        return "embedding" if name == "embedding" else "readout"
+    return "hidden" if weight.contract else "vector"
+
+
+def make_schedule(config: "ScheduleConfig", peak: float, steps: int) -> optax.Schedule:
+    """Learning rate by step: linear warm-up from 0 to `peak`, then the configured shape down to `final * peak` at `steps`."""
+    warmup = config.warmup if isinstance(config.warmup, int) else round(config.warmup * steps)
+    warmup = min(warmup, steps)
+    rest, last = max(steps - warmup, 1), config.final * peak
+    match config.kind:
+        case "cosine":
+            shape = optax.cosine_decay_schedule(peak, rest, alpha=config.final)
+        case "linear":
+            shape = optax.linear_schedule(peak, last, rest)
+        case "wsd":
+            decay = max(min(round(config.decay * steps), rest), 1)
+            shape = optax.linear_schedule(peak, last, decay, transition_begin=rest - decay)
+    return optax.join_schedules([optax.linear_schedule(0.0, peak, max(warmup, 1)), shape], [warmup])
+
+
+def make_optimizer(config: "OptimizerConfig", steps: int, weights: dict[str, Weight]) -> optax.GradientTransformation:
+    """The gradient transformation of a run; clipping is the step's, which needs the norm anyway.
+
+    Muon orthogonalises the hidden matrices (heads flattened against the model width, each layer on its own) at `muon_lr`; all
+    the rest is AdamW's.
+    """
+    groups = {name: group(name, weight) for name, weight in weights.items()}
+    schedule = make_schedule(config.schedule, config.peak_lr, steps)
+    decay = {name: weight.contract > 0 for name, weight in weights.items()}
+    if config.kind == "adamw":
+        method = optax.adamw(schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decay)
+    else:
+        method = optax.contrib.muon(
+            make_schedule(config.schedule, config.muon_lr, steps),
+            weight_decay=config.weight_decay,
+            eps=config.eps,
+            adam_b1=config.b1,
+            adam_b2=config.b2,
+            adam_weight_decay=0.0,
+            adam_learning_rate=schedule,
+            muon_weight_dimension_numbers={n: _matrix_axes(w) if groups[n] == "hidden" else None for n, w in weights.items()},
+        )
+    rates = {"embedding": config.embedding_lr, "hidden": config.hidden_lr, "readout": config.readout_lr, "vector": 1.0}
+    if all(rate == 1.0 for rate in rates.values()):
+        return method
+    scaled = optax.stateless(lambda updates, params: {name: rates[groups[name]] * u for name, u in updates.items()})
+    return optax.chain(method, scaled)
+
+
+def _matrix_axes(weight: Weight) -> optax.contrib.MuonDimensionNumbers:
+    first = int(weight.stacked)
+    inputs = tuple(range(first, first + weight.contract))
+    return optax.contrib.MuonDimensionNumbers(inputs, tuple(range(first + weight.contract, len(weight.shape))))
+
+
+def update(
+    method: optax.GradientTransformation, grads: Params, state: optax.OptState, params: Params
+) -> tuple[Params, optax.OptState]:
+    """New parameters and optimiser state. On an Explicit mesh the compiler lays out what happens inside the optimiser."""
+
+    def step(grads: Params, state: optax.OptState, params: Params):
+        updates, state = method.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1 or any(kind != jax.sharding.AxisType.Explicit for kind in mesh.axis_types):
+        return step(grads, state, params)
+    layout = jax.tree.map(lambda a: jax.typeof(a).sharding.spec, (params, state))
+    return jax.sharding.auto_axes(step, out_sharding=layout)(grads, state, params)
