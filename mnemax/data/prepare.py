@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from mnemax.data.bytelevel import train_bpe
 from mnemax.data.config import BytesTokenizer, EmbeddedTokenizer, HFTokenizer
 from mnemax.data.sources import BadItems, SourceConfig
 from mnemax.data.sources.jsonl import JsonlSource
 from mnemax.data.sources.parquet import ParquetSource
 from mnemax.data.sources.prepared import INDEX, LENGTHS, RECORD_TOKENS
 from mnemax.data.sources.text import TextSource, find_files
-from mnemax.data.tokenizers import Tokenizer, load_tokenizer, train_bpe
+from mnemax.data.tokenizers import Tokenizer, load_tokenizer
 from mnemax.errors import UserError
 
 SHARD_TOKENS = 100_000_000
@@ -67,7 +68,7 @@ def train_tokenizer(
     """
     bad = BadItems(skip_bad)
     sources = _sources(source)
-    tokenizer = train_bpe((text for each in sources for text in each.texts(bad)), vocab_size)
+    tokenizer = Tokenizer(train_bpe((text for each in sources for text in each.texts(bad)), vocab_size))
     bad.summarize()
     tokenizer.save(out)
     return tokenizer

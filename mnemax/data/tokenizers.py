@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int32
 
+from mnemax.data.bytelevel import END_OF_TEXT, byte_alphabet, bytes_backend
 from mnemax.data.config import BytesTokenizer, EmbeddedTokenizer, HFTokenizer
 from mnemax.data.sources import reason
 from mnemax.errors import UserError
@@ -19,7 +20,6 @@ from mnemax.errors import UserError
 if TYPE_CHECKING:
     import tokenizers
 
-END_OF_TEXT = "<|endoftext|>"
 EMBEDDED = Path(__file__).parent / "embedded" / "tokenizers"
 BATCH_CHARACTERS = 1 << 20
 
@@ -95,8 +95,7 @@ class Tokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies how text is encoded: equal for equal tokenizers, wherever they were read from."""
-        spec = json.loads(self.backend.to_str())
-        used = {key: spec[key] for key in ("model", "normalizer", "pre_tokenizer", "added_tokens")}
+        used = {key: self._spec[key] for key in ("model", "normalizer", "pre_tokenizer", "added_tokens")}
         used["ends"] = (self.start, self.eos)
         return hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()
 
@@ -114,22 +113,23 @@ class Tokenizer:
         (folder / "tokenizer_config.json").write_text(json.dumps(self.config or written, indent=2) + "\n")
 
     @cached_property
-    def _added(self) -> list[dict[str, Any]]:
-        return json.loads(self.backend.to_str())["added_tokens"]
+    def _spec(self) -> dict[str, Any]:
+        """The content of `tokenizer.json`."""
+        return json.loads(self.backend.to_str())
 
     @property
     def _specials(self) -> list[int]:
-        return [token["id"] for token in self._added if token["special"]]
+        return [token["id"] for token in self._spec["added_tokens"] if token["special"]]
 
     @cached_property
     def _byte_pieces(self) -> list[bytes] | None:
         """The bytes of each id, empty for special ones; None if the vocabulary is not byte-level."""
-        decoder = json.loads(self.backend.to_str())["decoder"] or {}
+        decoder = self._spec["decoder"] or {}
         if "ByteLevel" not in [part.get("type") for part in (decoder, *decoder.get("decoders", []))]:
             return None
-        byte = {character: i for i, character in enumerate(_byte_alphabet())}
+        byte = {character: i for i, character in enumerate(byte_alphabet())}
         pieces = [b""] * self.vocab_size
-        added = {token["id"]: token for token in self._added}
+        added = {token["id"]: token for token in self._spec["added_tokens"]}
         for token, i in self._vocabulary.items():
             if i not in added:
                 pieces[i] = bytes(byte[character] for character in token)
@@ -187,7 +187,7 @@ def load_tokenizer(
     """
     match config:
         case BytesTokenizer():
-            return _bytes_tokenizer()
+            return ByteTokenizer(bytes_backend())
         case EmbeddedTokenizer():
             path = EMBEDDED / f"bpe-{config.vocab_size}.json"
             if not path.is_file():
@@ -217,45 +217,6 @@ def check_vocabulary(tokenizer: Tokenizer, model_vocab_size: int) -> None:
         )
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A byte-level BPE of `vocab_size` ids, END_OF_TEXT the last of them."""
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, pre_tokenizers, trainers
-
-    if vocab_size <= 256:
-        raise UserError(
-            f"vocab_size is {vocab_size}; a byte-level BPE has the 256 bytes, one special token, and merges: at least 257."
-        )
-    backend = Backend(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    alphabet = list(_byte_alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size - 1, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator(texts, trainer)
-    return Tokenizer(_with_end_of_text(backend))
-
-
-def _bytes_tokenizer() -> ByteTokenizer:
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, pre_tokenizers
-
-    backend = Backend(models.BPE({character: i for i, character in enumerate(_byte_alphabet())}, []))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    return ByteTokenizer(_with_end_of_text(backend))
-
-
-def _with_end_of_text(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
-    """Adds END_OF_TEXT as the last id, put before every text."""
-    from tokenizers import AddedToken
-    from tokenizers.processors import TemplateProcessing
-
-    backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
-    end = backend.token_to_id(END_OF_TEXT)
-    backend.post_processor = TemplateProcessing(single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, end)])
-    return backend
-
-
 def _read(path: Path) -> Tokenizer:
     from tokenizers import Tokenizer as Backend
 
@@ -266,13 +227,6 @@ def _read(path: Path) -> Tokenizer:
     except Exception as error:  # tokenizers raises bare Exception
         raise UserError(f"data.tokenizer: {path} or its tokenizer_config.json cannot be read: {reason(error)}.") from error
     return Tokenizer(backend, config)
-
-
-def _byte_alphabet() -> str:
-    """The characters that stand for bytes 0 to 255 in byte-level vocabularies (GPT-2): printable Latin-1 for itself, U+0100 on for the rest."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    rest = iter(range(0x100, 0x200))
-    return "".join(chr(i if i in printable else next(rest)) for i in range(256))
 
 
 def _groups(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -8,8 +8,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 from mnemax.data import tokenizers
+from mnemax.data.bytelevel import train_bpe
 from mnemax.data.config import BytesTokenizer, EmbeddedTokenizer, HFTokenizer
-from mnemax.data.tokenizers import check_vocabulary, load_tokenizer, train_bpe
+from mnemax.data.tokenizers import Tokenizer, check_vocabulary, load_tokenizer
 from mnemax.errors import UserError
 
 CONFIGS = [BytesTokenizer(), EmbeddedTokenizer()]
@@ -120,7 +121,7 @@ def test_transformers_reads_it(tokenizer, tmp_path: Path):
 
 def test_training_a_bpe():
     text = "the cat and the hat and the bat é " * 50
-    tokenizer = train_bpe([text], 270)
+    tokenizer = Tokenizer(train_bpe([text], 270))
     ids = tokenizer.encode(text)
     assert tokenizer.vocab_size == 270
     assert tokenizer.decode(ids) == text

@@ -7,9 +7,9 @@ import re
 import sys
 from pathlib import Path
 
+from mnemax.data.bytelevel import train_bpe
 from mnemax.data.sources.embedded import FOLDER
 from mnemax.data.sources.text import find_files, read_text
-from mnemax.data.tokenizers import train_bpe
 
 HELD_OUT = ("twelfth_night", "macbeth", "richard_ii")
 
@@ -29,7 +29,7 @@ def main(unpacked: str) -> None:
     train = [read_text(path) for path in find_files(str(FOLDER / "train"))]
     (FOLDER / "tokenizers").mkdir(exist_ok=True)
     for size in (1024, 2048, 4096):
-        train_bpe(train, size).backend.save(str(FOLDER / "tokenizers" / f"bpe-{size}.json"), pretty=False)
+        train_bpe(train, size).save(str(FOLDER / "tokenizers" / f"bpe-{size}.json"), pretty=False)
 
 
 if __name__ == "__main__":
