@@ -243,9 +243,9 @@ def _groups(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _parts(text: str) -> list[str]:
-    """A long text cut before a word at a line's start, where no byte-level pre-tokenizer joins characters."""
+    """A long text cut at a lone line feed between words, across which no byte-level pre-tokenizer joins or looks."""
     parts, start = [], 0
-    while len(text) - start > BATCH_CHARACTERS and (cut := re.compile(r"\n(?=\S)").search(text, start + BATCH_CHARACTERS)):
+    while len(text) - start > BATCH_CHARACTERS and (cut := re.compile(r"(?<=\S)\n(?=\S)").search(text, start + BATCH_CHARACTERS)):
         parts.append(text[start : cut.end()])
         start = cut.end()
     return [*parts, text[start:]]

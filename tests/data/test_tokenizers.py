@@ -56,9 +56,10 @@ def test_documents_have_ends(tokenizer):
 
 
 def test_a_long_text_is_encoded_as_a_whole(monkeypatch):
-    tokenizer = load_tokenizer(EmbeddedTokenizer())
     rng = random.Random(0)
     text = "".join(rng.choice(["to be", " or", " not\n", "\n", "\n\n", "  ", "?", "\t12"]) for _ in range(3000))
+    tokenizer = Tokenizer(train_bpe([text], 320))
+    assert len(tokenizer.encode("a\n\n")) == 2
     expected = tokenizer.encode(text)
     monkeypatch.setattr(tokenizers, "BATCH_CHARACTERS", 50)
     (ids,) = tokenizer.documents([text])
