@@ -126,8 +126,6 @@ class ModelConfig(Config):
         return [layer for stage in self.stages for _ in range(stage.repeat) for layer in stage.layers]
 
 
-
-
 class ScheduleConfig(Config):
     """Linear warm-up, then a shape: cosine, linear, or constant with a final decay (WSD)."""
 

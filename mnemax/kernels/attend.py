@@ -61,6 +61,6 @@ def _by_shard(run, q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask):
     by_head = P(batch, None, heads, None)
     by_row = [P(batch, *(None,) * (x.ndim - 1)) if x.shape[0] == q.shape[0] else P() for x in (mask.q_start, mask.k_index)]
     mask_spec = Mask(P(), by_row[0], by_row[1], mask.window, mask.sinks, mask.aligned)
-    return jax.shard_map(
-        run, in_specs=(by_head, by_head, by_head, mask_spec), out_specs=(by_head, P(batch, None, heads))
-    )(q, k, v, mask)
+    return jax.shard_map(run, in_specs=(by_head, by_head, by_head, mask_spec), out_specs=(by_head, P(batch, None, heads)))(
+        q, k, v, mask
+    )

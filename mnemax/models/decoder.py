@@ -44,9 +44,7 @@ class Decoder(nnx.Module):
         self.embedding = init.matrix((V, D), ("vocab", "embed"), std=config.init.std)
         self.stages = nnx.List([Stage(stage, config, jax.random.fold_in(key, i + 1)) for i, stage in enumerate(config.stages)])
         self.norm = RMSNorm((D,), ("residual",), config.norm, init)
-        self.unembedding = (
-            None if config.tie_embeddings else init.matrix((D, V), ("embed", "vocab"), std=config.init.readout_std)
-        )
+        self.unembedding = None if config.tie_embeddings else init.matrix((D, V), ("embed", "vocab"), std=config.init.readout_std)
 
     def hidden(
         self,

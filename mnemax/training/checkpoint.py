@@ -59,7 +59,9 @@ class Checkpoints:
         with self._writing():
             self.manager.save(
                 step,
-                args=ocp.args.Composite(state=ocp.args.StandardSave(as_tree(state)), data=grain.checkpoint.CheckpointSave(iterator)),
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(as_tree(state)), data=grain.checkpoint.CheckpointSave(iterator)
+                ),
                 metrics=metrics,
             )
 
@@ -165,12 +167,22 @@ def load_params(folder: Path, config: "ModelConfig", step: int | None = None) ->
         try:
             with ocp.PyTreeCheckpointer() as reader:
                 args = ocp.args.PyTreeRestore(
-                    {"params": like}, restore_args=ocp.checkpoint_utils.construct_restore_args({"params": like}), partial_restore=True
+                    {"params": like},
+                    restore_args=ocp.checkpoint_utils.construct_restore_args({"params": like}),
+                    partial_restore=True,
                 )
                 return reader.restore(root / str(candidate) / "state", args)["params"], candidate
         except Exception as error:  # noqa: BLE001 - an older checkpoint may be whole
             wrong.append(f"checkpoint {candidate} cannot be read ({_brief(error)})")
     raise UserError(f"{root}: {'; '.join(wrong)}.")
+
+
+def save_params(folder: Path, params: "Params", step: int) -> None:
+    """Writes parameters alone as a checkpoint that `load_params` reads."""
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as writer:
+        writer.save((folder / "checkpoints" / str(step) / "state").resolve(), {"params": params})
 
 
 def save_environment(path: Path) -> None:

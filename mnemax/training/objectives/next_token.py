@@ -19,9 +19,7 @@ class NextTokenConfig(ObjectiveConfig):
 
     @override
     def __call__(self, model: "Decoder", batch: Batch, training: "TrainingConfig") -> Sums:
-        x, _, aux = model.hidden(
-            batch["inputs"], batch["positions"], remat=training.remat, implementation=training.attention
-        )
+        x, _, aux = model.hidden(batch["inputs"], batch["positions"], remat=training.remat, implementation=training.attention)
         matrix, scale, softcap = model.readout()
         loss, nll, z = cross_entropy(
             x, matrix, batch["targets"], batch["weights"],

@@ -1,0 +1,194 @@
+"""The command line. Imports happen inside the commands, so that `--help` answers at once."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mnemax.errors import UserError
+
+HELP = """Pretrain, sample, measure and export language models whose attention remembers less.
+
+CONFIG is a shipped configuration's name or a YAML file; any field is overridden as dotted.field=value, e.g.
+optimizer.peak_lr=1e-3 model.layer.attention.memory.kind=window model.layer.attention.memory.size=64."""
+
+app = typer.Typer(
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Prepare data, and train tokenizers.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG] [FIELD=VALUE]...", show_default=False)]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.", show_default=False)]
+
+
+@app.command()
+def train(
+    words: Words = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; default: runs/NAME, numbered if taken.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the newest run of this name exactly where it stopped.")
+    ] = False,
+) -> None:
+    """Train a model; without CONFIG, the embedded default: real text, on a CPU, in a few minutes."""
+    from mnemax.configs.load import load_run
+    from mnemax.launch.runs import choose_folder
+
+    _cache_compilations()
+    config, overrides = _split(words or [])
+    run = load_run(config, overrides)
+    folder = choose_folder(run.name, out, resume)
+    from mnemax.launch.finish import finish
+    from mnemax.training.trainer import train
+
+    outcome = train(run, folder, resume=resume)
+    if outcome.signal is not None:
+        print(f"Stopped at step {outcome.step} of {run.steps}; the same command with --resume continues it.")
+        raise SystemExit(128 + outcome.signal)
+    finish(run, folder, outcome.validation_bits_per_byte)
+
+
+@app.command()
+def sample(
+    folder: RunFolder,
+    prompt: Annotated[list[str] | None, typer.Option(help="May be given several times: they are decoded as one batch.")] = None,
+    tokens: Annotated[int, typer.Option(help="New tokens at most.", min=1)] = 200,
+    temperature: Annotated[float, typer.Option(help="0: greedy.", min=0.0)] = 0.8,
+    top_k: Annotated[int | None, typer.Option(min=1)] = None,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
+    min_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 0.0,
+    seed: int = 0,
+    step: Annotated[int | None, typer.Option(help="A checkpoint's step; default: the newest.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16; default: the model's.")] = None,
+) -> None:
+    """Continue a prompt, streaming; prints the speed of prefill and decoding and the bytes of decode state."""
+    from mnemax.launch.sampling import stream_sample
+    from mnemax.models.folder import open_model
+    from mnemax.models.generate import Sampling
+
+    _cache_compilations()
+    model = open_model(folder, [] if dtype is None else [f"dtype={dtype}"], step)
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    stream_sample(model, folder, prompt or [""], tokens, sampling, seed)
+
+
+@app.command()
+def describe(
+    words: Words = None,
+    context: Annotated[int | None, typer.Option(help="Tokens of context; default: the model's longest.", min=1)] = None,
+) -> None:
+    """Show a configuration's parameters, FLOPs a token, layer plan and decode bytes."""
+    from rich.console import Console
+
+    from mnemax.configs.load import load_model
+    from mnemax.evaluation.describe import describe
+
+    config, overrides = _split(words or [])
+    describe(load_model(config, overrides), config, Console(), context)
+
+
+@app.command()
+def export(
+    folder: RunFolder,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new Hugging Face folder.", show_default=False)],
+    step: Annotated[int | None, typer.Option(help="A checkpoint's step; default: the newest.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+) -> None:
+    """Write a run as a Hugging Face folder."""
+    from mnemax.launch.convert import export_run
+
+    export_run(folder, out, step, dtype)
+
+
+@app.command(name="import")
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="HF_DIR", help="A Hugging Face folder.", show_default=False)],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new run's folder.", show_default=False)],
+) -> None:
+    """Read a Hugging Face folder as a run's folder, to sample, evaluate or train on."""
+    from mnemax.launch.convert import import_folder
+
+    import_folder(source, out)
+
+
+@data_app.command()
+def prepare(
+    source: Annotated[list[str], typer.Argument(metavar="SRC... OUT", help="Files, folders or globs; the last is the new folder.")],
+    tokenizer: Annotated[str, typer.Option(help="bytes, embedded, or a tokenizer.json or its folder.")] = "bytes",
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip malformed items.")] = False,
+) -> None:
+    """Tokenize once into array_record shards, for sources of kind `prepared`."""
+    from mnemax.data.prepare import prepare
+
+    sources, out = _sources_and_out(source)
+    index = prepare(sources, out, _tokenizer(tokenizer), skip_bad=skip_bad)
+    print(f"{out}: {index['documents']:,} documents, {index['tokens']:,} tokens.")
+
+
+@data_app.command()
+def train_tokenizer(
+    source: Annotated[list[str], typer.Argument(metavar="SRC... OUT", help="Files, folders or globs; the last is the new folder.")],
+    vocab_size: Annotated[int, typer.Option(min=257)] = 4096,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip malformed items.")] = False,
+) -> None:
+    """Train a byte-level BPE, written as tokenizer.json."""
+    from mnemax.data.prepare import train_tokenizer
+
+    sources, out = _sources_and_out(source)
+    tokenizer = train_tokenizer(sources, out, vocab_size, skip_bad=skip_bad)
+    print(f"{out}: {tokenizer.vocab_size} ids.")
+
+
+def _split(words: list[str]) -> tuple[str, list[str]]:
+    """The configuration's name and the overrides."""
+    from mnemax.configs.load import DEFAULT
+
+    if words and "=" not in words[0]:
+        return words[0], words[1:]
+    return DEFAULT, words
+
+
+def _sources_and_out(words: list[str]) -> tuple[list[str], str]:
+    if len(words) < 2:
+        raise UserError(f"Name at least one source and the new folder, got only '{words[0]}'.")
+    return words[:-1], words[-1]
+
+
+def _tokenizer(name: str):
+    from mnemax.data.config import BytesTokenizer, EmbeddedTokenizer, HFTokenizer
+
+    match name:
+        case "bytes":
+            return BytesTokenizer()
+        case "embedded":
+            return EmbeddedTokenizer()
+        case _:
+            return HFTokenizer(path=name)
+
+
+def _cache_compilations() -> None:
+    """Keeps compiled programs between processes, so that resuming and sampling start fast."""
+    import jax
+
+    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mnemax" / "jax"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one sentence and exit code 2; `--debug` anywhere shows the traceback."""
+    debug = "--debug" in sys.argv
+    if debug:
+        sys.argv.remove("--debug")
+    try:
+        app()
+    except UserError as error:
+        if debug:
+            raise
+        print(f"mnemax: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

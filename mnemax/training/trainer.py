@@ -1,0 +1,247 @@
+"""The training loop: data, step, evaluation, checkpoints and signals. No mathematics."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from mnemax.configs import load
+from mnemax.configs.schema import RunConfig
+from mnemax.data.pipeline import train_iterator, validation_batches
+from mnemax.data.tokenizers import Tokenizer, check_vocabulary, load_tokenizer
+from mnemax.errors import UserError
+from mnemax.evaluation import accounting
+from mnemax.launch.mesh import check_batch, make_mesh, put_batch
+from mnemax.training.checkpoint import Checkpoints, save_environment
+from mnemax.training.metrics import Metrics, bits_per_byte
+from mnemax.training.progress import TrainProgress
+from mnemax.training.step import TrainState, init_state, make_eval_step, make_train_step
+
+console = Console()
+
+
+@dataclass
+class Outcome:
+    """How a run ended. `signal` is what stopped it early, None where all steps were done."""
+
+    folder: Path
+    step: int
+    validation_bits_per_byte: float | None
+    signal: int | None
+
+
+def train(run: RunConfig, folder: Path, *, resume: bool = False) -> Outcome:
+    """Trains until `run.steps`, or until SIGINT or SIGTERM, which end with a checkpoint.
+
+    Raises:
+        UserError: the data, the mesh or the checkpoints do not fit the configuration, or too many updates in a row were skipped.
+    """
+    return Trainer(run, folder, resume).run_to_end()
+
+
+class Trainer:
+    """One run in one folder."""
+
+    def __init__(self, run: RunConfig, folder: Path, resume: bool):
+        self.run, self.folder = run, folder
+        self.tokenizer = load_tokenizer(run.data.tokenizer)
+        check_vocabulary(self.tokenizer, run.model.vocab_size)
+        self.mesh = make_mesh(run.mesh)
+        check_batch(run.data.batch_size // run.training.accumulate, self.mesh)
+        self.iterator = train_iterator(run.data, self.tokenizer, run.seed, jax.process_index(), jax.process_count())
+        self.validation = Validation(run, self.tokenizer, self.mesh)
+        self.token_bytes = self.tokenizer.token_bytes
+        if resume:
+            check_same_model(run, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        if jax.process_index() == 0:
+            load.save(run, folder / "config.yaml")
+            load.save(run.model, folder / "model.yaml")
+            save_environment(folder / "environment.json")
+            self.tokenizer.save(folder / "tokenizer")
+        self.resume = resume
+        self.best: float | None = None
+
+    def run_to_end(self) -> Outcome:
+        describe_cost(self.run, self.mesh)
+        with jax.set_mesh(self.mesh), stop_signals() as stop:
+            state = init_state(self.run)
+            checkpoints = Checkpoints(self.folder.resolve(), self.run.checkpoint)
+            if self.resume:
+                state, wrong = checkpoints.restore(state, self.iterator)
+                for sentence in wrong:
+                    console.print(f"[yellow]{self.folder}: {sentence}; trying the one before.")
+                console.print(f"Resuming at step {int(state.step)}.")
+            try:
+                state = self._loop(state, checkpoints, stop)
+                checkpoints.wait()
+            finally:
+                checkpoints.close()
+        return Outcome(self.folder, int(state.step), self.best, stop.signal)
+
+    def _loop(self, state: TrainState, checkpoints: Checkpoints, stop: "StopSignal") -> TrainState:
+        run, step = self.run, int(state.step)
+        metrics = Metrics(self.folder, run.log, run.name, run.model_dump(mode="json"), step)
+        train_step = make_train_step(run)
+        log = StepLog(self, metrics)
+        with TrainProgress(run, step, self.mesh, console) as progress, contextlib.closing(metrics):
+            while step < run.steps and stop.signal is None:
+                batch = next(self.iterator)
+                state, sums = train_step(state, put_batch(batch, self.mesh, run.training.accumulate))
+                step += 1
+                log.add(step, batch, sums)
+                last = step == run.steps or stop.signal is not None
+                if last or step % run.log.every == 0:
+                    log.flush(progress)
+                if last or step % run.evaluation.every == 0:
+                    log.flush(progress)
+                    self._validate(state, step, metrics, progress)
+                if last or step % run.checkpoint.every == 0:
+                    log.flush(progress)
+                    metrics.flush()
+                    checkpoints.save(step, state, self.iterator, self.best)
+        return state
+
+    def _validate(self, state: TrainState, step: int, metrics: Metrics, progress: TrainProgress) -> None:
+        loss, bits = self.validation(state.params)
+        self.best = bits
+        metrics.write("validation", step, {"loss": loss, "bits_per_byte": bits})
+        progress.validation(step, loss, bits)
+
+
+class StepLog:
+    """Keeps steps' sums on the device until they are wanted, then writes a record a step."""
+
+    def __init__(self, trainer: Trainer, metrics: Metrics):
+        self.trainer, self.metrics = trainer, metrics
+        self.waiting: list[tuple[int, float, dict[str, jax.Array]]] = []
+        self.since = time.perf_counter()
+
+    def add(self, step: int, batch: dict[str, np.ndarray], sums: dict[str, jax.Array]) -> None:
+        count = float((self.trainer.token_bytes[batch["targets"]] * batch["weights"]).sum()) * jax.process_count()
+        self.waiting.append((step, count, sums))
+
+    def flush(self, progress: TrainProgress) -> None:
+        """Writes and shows what waits; stops the run when too many updates in a row were skipped.
+
+        Raises:
+            UserError: saying so.
+        """
+        if not self.waiting:
+            return
+        fetched = jax.device_get([sums for *_, sums in self.waiting])
+        seconds = time.perf_counter() - self.since
+        tokens = sum(float(sums["tokens"]) for sums in fetched)
+        record: dict[str, float] = {}
+        for (step, count, _), sums in zip(self.waiting, fetched, strict=True):
+            record = step_record(sums, count)
+            self.metrics.write("train", step, record)
+        record["tokens_per_second"] = tokens / seconds
+        progress.update(self.waiting[-1][0], record)
+        self._check(self.waiting[-1][0], record)
+        self.waiting, self.since = [], time.perf_counter()
+
+    def _check(self, step: int, record: dict[str, float]) -> None:
+        training = self.trainer.run.training
+        if record["in_a_row"] > training.max_skipped:
+            raise UserError(
+                f"Training stopped at step {step}: {int(record['in_a_row'])} updates in a row were skipped for non-finite or spiking "
+                f"gradients (training.max_skipped is {training.max_skipped}; the last norm was {record['grad_norm']:.3g}); "
+                "lower optimizer.peak_lr, or raise training.spike."
+            )
+
+
+def step_record(sums: dict[str, np.ndarray], count: float) -> dict[str, float]:
+    """One step's record: means a token of the objective's sums, and what the optimiser saw. `count`: bytes of text predicted."""
+    tokens = float(sums["tokens"])
+    plain = ("grad_norm", "lr", "skipped", "in_a_row", "tokens")
+    record = {name: float(value) if name in plain else float(value) / tokens for name, value in sums.items()}
+    record["bits_per_byte"] = bits_per_byte(float(sums["nll"]), count)
+    return record
+
+
+class Validation:
+    """Loss on the same held-out batches every time."""
+
+    def __init__(self, run: RunConfig, tokenizer: Tokenizer, mesh: jax.sharding.Mesh):
+        batches = validation_batches(run.data, tokenizer, run.evaluation.batches, jax.process_index(), jax.process_count())
+        self.mesh, self.batches = mesh, batches
+        self.bytes = sum(float((tokenizer.token_bytes[b["targets"]] * b["weights"]).sum()) for b in batches) * jax.process_count()
+        self.step = make_eval_step(run)
+
+    def __call__(self, params) -> tuple[float, float]:
+        """Nats a token and bits a byte."""
+        sums = jax.device_get([self.step(params, put_batch(batch, self.mesh)) for batch in self.batches])
+        nll, tokens = (sum(float(s[name]) for s in sums) for name in ("nll", "tokens"))
+        return nll / tokens, bits_per_byte(nll, self.bytes)
+
+
+@dataclass
+class StopSignal:
+    """The signal that asked the run to end, None until one came."""
+
+    signal: int | None = None
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[StopSignal]:
+    """Turns the first SIGINT or SIGTERM into a request to end after this step; a second one is the system's."""
+    stop = StopSignal()
+    previous = {}
+
+    def ask(number: int, frame) -> None:
+        stop.signal = number
+        signal.signal(number, previous[number])
+        console.print(f"\n{signal.Signals(number).name}: ending after this step with a checkpoint (again: at once).")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        previous[number] = signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def check_same_model(run: RunConfig, folder: Path) -> None:
+    """Refuses to resume another architecture.
+
+    Raises:
+        UserError: naming the fields of `model` that differ.
+    """
+    saved = load.load_run(str(folder / "config.yaml"))
+    if fields := list(differences(saved.model.model_dump(), run.model.model_dump(), "model")):
+        raise UserError(f"{folder} was trained with another architecture; these fields differ: {'; '.join(fields[:5])}.")
+
+
+def differences(a, b, path: str) -> Iterator[str]:
+    """'path: saved -> given' for every leaf that differs."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in {**a, **b}:
+            yield from differences(a.get(key), b.get(key), f"{path}.{key}")
+    elif isinstance(a, tuple | list) and isinstance(b, tuple | list) and len(a) == len(b):
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            yield from differences(x, y, f"{path}[{i}]")
+    elif a != b:
+        yield f"{path} is {a!r} there and {b!r} here" if not isinstance(a, tuple | list | dict) else f"{path} has another shape"
+
+
+def describe_cost(run: RunConfig, mesh: jax.sharding.Mesh) -> None:
+    """Tells what the run will cost before it starts."""
+    tokens = run.steps * run.data.batch_size * run.data.sequence_length
+    flops = accounting.train_flops(run.model, run.data.sequence_length)
+    costs = accounting.layer_costs(run.model, run.data.sequence_length)
+    written = sum(cost.entry_bytes for cost in costs)
+    console.print(
+        f"[bold]{run.name}[/]: {accounting.human(accounting.parameters(run.model))} parameters, "
+        f"{accounting.human(written, 'B')} of decode state a token written; "
+        f"{run.steps} steps of {accounting.human(run.data.batch_size * run.data.sequence_length)} tokens = "
+        f"{accounting.human(tokens)} tokens, {accounting.human(flops * tokens, 'FLOPs')} "
+        f"on {mesh.size} {mesh.devices.flat[0].device_kind} device{'s' if mesh.size > 1 else ''}."
+    )
