@@ -15,17 +15,21 @@ class Pipe:
         # Libraries print to stdout as they like: the answers keep the real one, and everything else goes to stderr.
         self.answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
-        self.cpu_at_answer = time.process_time()
+        self.cpu_at_request = self.cpu_at_answer = time.process_time()
 
     def receive(self) -> dict | None:
         """Wait for the next request; None when the driver has closed the conversation."""
         line = sys.stdin.readline()
-        self.idle_cpu = time.process_time() - self.cpu_at_answer
+        self.cpu_at_request = time.process_time()
         return json.loads(line) if line else None
 
     def answer(self, **fields) -> None:
-        """Send ``fields`` with the peak resident bytes so far and the CPU seconds burnt while waiting for the request."""
-        answer = fields | {"peak_bytes": peak_bytes(), "idle_cpu_seconds": self.idle_cpu}
+        """Send ``fields`` with the peak resident bytes so far and the CPU seconds of this request and of the wait for it."""
+        answer = fields | {
+            "peak_bytes": peak_bytes(),
+            "cpu_seconds": time.process_time() - self.cpu_at_request,
+            "idle_cpu_seconds": self.cpu_at_request - self.cpu_at_answer,
+        }
         print(json.dumps(answer), file=self.answers, flush=True)
         self.cpu_at_answer = time.process_time()
 

@@ -1,6 +1,6 @@
 """transformers' Llama stepped by torch on the CPU: fp32 weights, fused AdamW, SDPA attention, autocast for bfloat16 compute.
 
-    python benchmarks/workers/train_torch.py --dtype float32 [--compile]
+python benchmarks/workers/train_torch.py --dtype float32 [--compile]
 """
 
 import argparse
@@ -54,8 +54,10 @@ while request := pipe.receive():
     start = time.perf_counter()
     for _ in range(request["steps"]):
         loss = step()
+    seconds = time.perf_counter() - start
     pipe.answer(
-        seconds=time.perf_counter() - start,
+        tokens=request["steps"] * tokens.numel(),
+        seconds=seconds,
         loss=loss.item(),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         versions={"torch": torch.__version__, "transformers": transformers.__version__},
