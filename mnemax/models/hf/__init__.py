@@ -38,8 +38,9 @@ CARRIED = (
     "vocab.json",
     "merges.txt",
     "chat_template*",
+    "generation_config.json",
+    "LICEN[CS]E*",
 )
-CARRIED += ("generation_config.json", "LICEN[CS]E*")
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -49,8 +50,8 @@ def load(folder: str | Path) -> tuple[ModelConfig, Params]:
     Weights are read from safetensors one tensor at a time, so that no more than one parameter is in memory twice.
 
     Raises:
-        UserError: it is no such folder, its architecture is not known or asks for what our model has not, or its tensors are not those
-            that its config.json describes.
+        UserError: it is no such folder, its architecture is not known or asks for what our model has not, or its tensors are not
+            those that its config.json describes.
     """
     from mnemax.models.hf.tensors import read_params
 
@@ -107,12 +108,11 @@ def generation_config(folder: str | Path) -> dict[str, Any]:
     Raises:
         UserError: one of the two is no JSON object.
     """
-    config, own = (_read_json(path) if path.is_file() else {} for path in _in(folder, "config.json", "generation_config.json"))
+    folder = Path(folder)
+    config, own = (
+        _read_json(path) if path.is_file() else {} for path in (folder / "config.json", folder / "generation_config.json")
+    )
     return {key: config[key] for key in TOKEN_IDS if config.get(key) is not None} | own
-
-
-def _in(folder: str | Path, *names: str) -> list[Path]:
-    return [Path(folder) / name for name in names]
 
 
 def _read_config(folder: Path) -> tuple[Family, ModelConfig]:

@@ -29,7 +29,7 @@ class Family:
         defaults: what transformers takes for a field that config.json leaves out.
         names: name of our parameter (within its layer) -> name in the checkpoint, where {i} is the layer's number.
         read: config.json with defaults filled in -> fields of ModelConfig; raises Unfit.
-        write: model -> config.json, as near as the family comes; raises Unfit. `holds` reads it back, so nothing need be checked here.
+        write: model -> config.json, as near as the family comes; raises Unfit. `write_config` reads it back, so it checks nothing.
     """
 
     architecture: str

@@ -54,7 +54,8 @@ def read_gemma(hf: HFConfig, layers: list[dict[str, Any]]) -> dict[str, Any]:
 def read_gemma_layer(hf: HFConfig, **fields: Any) -> dict[str, Any]:
     """A layer: its activation has a name of its own, and its scale comes from `query_pre_attn_scalar`."""
     square = hf["query_pre_attn_scalar"]
-    return read_layer({**hf, "hidden_act": hf["hidden_activation"]}, scale=square**-0.5, **fields)
+    scale = None if square == hf["head_dim"] else square**-0.5
+    return read_layer({**hf, "hidden_act": hf["hidden_activation"]}, scale=scale, **fields)
 
 
 def write_gemma(model: ModelConfig) -> HFConfig:

@@ -42,11 +42,9 @@ def read_qwen_windows(hf: HFConfig) -> list[int | None]:
 def write_qwen_windows(model: ModelConfig) -> HFConfig:
     windows = layer_windows(model)
     first = next((i for i, window in enumerate(windows) if window is not None), None)
-    return {
-        **write_windows(model),
-        "use_sliding_window": first is not None,
-        "max_window_layers": len(windows) if first is None else first,
-    }
+    if first is None:
+        return {**write_windows(model), "sliding_window": None, "use_sliding_window": False}
+    return {**write_windows(model), "use_sliding_window": True, "max_window_layers": first}
 
 
 def read(hf: HFConfig) -> dict[str, Any]:

@@ -11,18 +11,18 @@ def stages_from_layers(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     keys = [json.dumps(layer, sort_keys=True) for layer in layers]
     count = len(keys)
+    # best[start]: layers to compile, stages, and the stages' (- layers covered, period), from `start` on
     best: list[tuple[int, int, list[tuple[int, int]]]] = [(0, 0, [])] * (count + 1)
-    for start in reversed(range(count)):  # best[start]: layers to compile, stages, and their (period, repeat), from `start` on
+    for start in reversed(range(count)):
         best[start] = min(
-            (period + best[end][0], 1 + best[end][1], [(period, repeat), *best[end][2]])
+            (period + best[end][0], 1 + best[end][1], [(start - end, period), *best[end][2]])
             for period in range(1, count - start + 1)
-            for repeat in range(1, _repeats(keys, start, period) + 1)
-            for end in [start + period * repeat]
+            for end in range(start + period, start + period * _repeats(keys, start, period) + 1, period)
         )
     stages, start = [], 0
-    for period, repeat in best[0][2]:
-        stages.append({"repeat": repeat, "layers": layers[start : start + period]})
-        start += period * repeat
+    for covered, period in best[0][2]:
+        stages.append({"repeat": -covered // period, "layers": layers[start : start + period]})
+        start -= covered
     return stages
 
 

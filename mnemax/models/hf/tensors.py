@@ -44,7 +44,7 @@ class Part:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """In torch's layout: [out, in] for matrices, heads flattened. The embedding is looked up, not multiplied: [V, D] in both."""
+        """In torch's layout: [out, in] for matrices, heads flattened. The embedding is looked up, not multiplied: [V, D] here too."""
         if self.path == "embedding":
             return self.own_shape
         inputs = self.own_shape[: self.weight.contract]
@@ -179,7 +179,7 @@ def write_params(
     dtype: np.dtype,
     max_shard_bytes: int,
 ) -> None:
-    """The tensors in files of at most `max_shard_bytes` (a larger tensor has one of its own), and their index if they are several."""
+    """The tensors in files of at most `max_shard_bytes` (a larger tensor has its own), and their index if they are several."""
     from safetensors.numpy import save_file
 
     shards = list(_split(parts, dtype.itemsize, max_shard_bytes))
