@@ -44,7 +44,7 @@ class Part:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """In torch's layout: [out, in] for matrices, heads flattened. The embedding is looked up, not multiplied: [V, D] here too."""
+        """In torch's layout: [out, in] for matrices, heads flattened; the embedding, which is not multiplied by, is the same."""
         if self.path == "embedding":
             return self.own_shape
         inputs = self.own_shape[: self.weight.contract]
