@@ -39,7 +39,15 @@ LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
 }
-YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 8, "beta_fast": 4.0}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 1.0,
+    "beta_slow": 0.1,
+    "truncate": False,
+}
 # folder: configuration class, what differs from SIZES, how it is saved
 CASES = {
     "llama": ("LlamaConfig", {"rms_norm_eps": 1e-5}, {"dtype": torch.float32, "max_shard_size": 5000}),
