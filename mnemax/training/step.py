@@ -68,7 +68,7 @@ def make_train_step(run: "RunConfig"):
     @partial(jax.jit, donate_argnums=0)
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
         grads, sums = gradients(run, state.params, batch)
-        norm = optax.global_norm(grads) / sums["tokens"]
+        norm = optax.tree.norm(grads) / sums["tokens"]
         clip = run.optimizer.clip_norm
         factor = 1.0 if clip is None else jnp.minimum(1.0, clip / (norm + 1e-12))
         accepted = _acceptable(run, state, norm)
