@@ -79,15 +79,18 @@ def shard(x: jax.Array, *axes: str) -> jax.Array:
     return x if mesh is None else _lay_out(x, mesh, partition(axes, x.shape, mesh))
 
 
-def use(weight, dtype, axes: Axes | None = None) -> jax.Array:
-    """A weight as a layer multiplies by it: in the activations' dtype and gathered over `fsdp` (its `tensor` split stays)."""
-    axes = weight.axes if axes is None else axes
-    w = weight[...].astype(dtype)
+def use(weight, dtype) -> jax.Array:
+    """A weight as a layer uses it: in the activations' dtype and gathered over `fsdp`."""
+    return gathered(weight[...], dtype, weight.axes)
+
+
+def gathered(w: jax.Array, dtype, axes: Axes) -> jax.Array:
+    """A weight's array cast, then gathered over `fsdp`; its `tensor` split stays."""
+    w = w.astype(dtype)
     mesh = _mesh()
     if mesh is None:
         return w
-    spec = partition(axes, w.shape, mesh)
-    return _lay_out(w, mesh, P(*(None if s == "fsdp" else s for s in spec)))
+    return _lay_out(w, mesh, P(*(None if s == "fsdp" else s for s in partition(axes, w.shape, mesh))))
 
 
 def einsum(equation: str, *operands: jax.Array, axes: Axes, dtype=None) -> jax.Array:

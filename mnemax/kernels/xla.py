@@ -1,7 +1,15 @@
-"""Attention in plain XLA: queries in unrolled chunks, keys above the diagonal or out of the window never touched.
+"""Attention in plain XLA: queries in unrolled chunks; keys above the diagonal or out of the window are never touched.
 
-Memory is linear in the sequence: each chunk's probabilities are computed again in the backward pass.
+Memory is linear in the sequence: only outputs and log-sum-exps are kept, and the backward pass makes each chunk's probabilities
+again from them, as FlashAttention-2 does (Dao 2023, arXiv 2307.08691, algorithm 2). With P the probabilities, dO the cotangent of the
+output and dL that of the log-sum-exp, row by row:
+
+    dV = P^T dO        dS = P * (dO V^T - rowsum(dO * O) + dL)        dQ = scale dS K        dK = scale dS^T Q
+
+Everything is head-major, [B, K, G, T, H], inside: plain batched products, which every backend runs fastest.
 """
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +19,7 @@ from mnemax.kernels.mask import Mask
 
 CHUNK = 128  # measured best of 64..512 on CPU; longer sequences use at most MOST_CHUNKS, so that compile time stays flat
 MOST_CHUNKS = 16
+HIDDEN = -1e30  # added to the logits of keys that a query does not see; finite, which vectorises where -inf does not
 
 
 def attend(
@@ -23,40 +32,97 @@ def attend(
     softcap: float | None = None,
 ) -> tuple[Float[Array, "B T N Hv"], Float[Array, "B T N"]]:
     """As `reference.attend`; products in the inputs' dtype, accumulated in float32."""
-    T, S = q.shape[1], k.shape[1]
-    if T == 1:
-        return _chunk(q, k, v, mask, scale, softcap)
-    size = max(CHUNK, -(-T // MOST_CHUNKS))
-    chunk = jax.checkpoint(_chunk, static_argnums=(4, 5))
-    outs = []
-    for start in range(0, T, size):
-        queries = slice(start, min(start + size, T))
-        keys = _reach(mask, queries) if mask.aligned else slice(0, S)
-        outs.append(chunk(q[:, queries], k[:, keys], v[:, keys], mask.block(queries, keys), scale, softcap))
-    return jnp.concatenate([o for o, _ in outs], axis=1), jnp.concatenate([lse for _, lse in outs], axis=1)
-
-
-def _reach(mask: Mask, queries: slice) -> slice:
-    """The keys that these queries can see when rows are aligned: none later, none out of the window."""
-    first = 0 if mask.window is None or mask.sinks else max(0, queries.start - mask.window + 1)
-    return slice(first, queries.stop)
-
-
-def _chunk(q, k, v, mask: Mask, scale: float, softcap: float | None):
     B, T, N, H = q.shape
     K = k.shape[2]
-    q = (q * scale).astype(q.dtype).reshape(B, T, K, N // K, H)
-    s = jnp.einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=jnp.float32)
+    q = jnp.transpose(q.reshape(B, T, K, N // K, H), (0, 2, 3, 1, 4))
+    k, v = jnp.transpose(k, (0, 2, 1, 3)), jnp.transpose(v, (0, 2, 1, 3))
+    out, lse = _attention((scale, softcap), q, k, v, mask)
+    out = jnp.transpose(out, (0, 3, 1, 2, 4)).reshape(B, T, N, v.shape[-1])
+    return out, jnp.transpose(lse, (0, 3, 1, 2)).reshape(B, T, N)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(options, q, k, v, mask: Mask):
+    parts = [
+        _chunk(options, q[..., queries, :], k[..., keys, :], v[..., keys, :], mask.block(queries, keys))
+        for queries, keys in _chunks(q.shape[3], k.shape[2], mask)
+    ]
+    return jnp.concatenate([out for out, _ in parts], axis=3), jnp.concatenate([lse for _, lse in parts], axis=3)
+
+
+def _forward(options, q, k, v, mask: Mask):
+    out, lse = _attention(options, q, k, v, mask)
+    return (out, lse), (q, k, v, mask, out, lse)
+
+
+def _backward(options, saved, cotangents):
+    q, k, v, mask, out, lse = saved
+    d_out, d_lse = cotangents
+    # rowsum(dO * O) - dL: what is subtracted from every dP of a row.
+    delta = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1) - d_lse
+    dq, dk, dv = [], jnp.zeros(k.shape, jnp.float32), jnp.zeros(v.shape, jnp.float32)
+    for queries, keys in _chunks(q.shape[3], k.shape[2], mask):
+        at = (..., queries, slice(None))
+        block = mask.block(queries, keys)
+        one = _chunk_gradients(
+            options, q[at], k[..., keys, :], v[..., keys, :], block, lse[..., queries], d_out[at], delta[..., queries]
+        )
+        dq.append(one[0])
+        dk = dk.at[..., keys, :].add(one[1])
+        dv = dv.at[..., keys, :].add(one[2])
+    return jnp.concatenate(dq, axis=3), dk.astype(k.dtype), dv.astype(v.dtype), None
+
+
+_attention.defvjp(_forward, _backward)
+
+
+def _chunks(T: int, S: int, mask: Mask) -> list[tuple[slice, slice]]:
+    """The chunks of queries, each with the keys it can see: where rows are aligned, none later and none out of the window."""
+    size = max(CHUNK, -(-T // MOST_CHUNKS))
+    chunks = []
+    for start in range(0, T, size):
+        stop = min(start + size, T)
+        first = 0 if not mask.aligned or mask.window is None or mask.sinks else max(0, start - mask.window + 1)
+        chunks.append((slice(start, stop), slice(first, stop if mask.aligned else S)))
+    return chunks
+
+
+def _logits(options, q, k, mask: Mask) -> Float[Array, "B K G T S"]:
+    """Scaled, capped and masked, in float32."""
+    scale, softcap = options
+    B, K, G, T, H = q.shape
+    s = jnp.einsum("bkqh,bksh->bkqs", q.reshape(B, K, G * T, H), k, preferred_element_type=jnp.float32) * scale
+    s = s.reshape(B, K, G, T, k.shape[2])
     if softcap is not None:
         s = softcap * jnp.tanh(s / softcap)
-    seen = mask.allowed()[:, :, None]
-    s = jnp.where(seen, s, -jnp.inf)
-    m = jax.lax.stop_gradient(jnp.max(s, axis=-1, keepdims=True))
-    m = jnp.where(jnp.isfinite(m), m, 0.0)
+    return s + jnp.where(mask.allowed(), 0.0, HIDDEN)[:, :, None]
+
+
+def _chunk(options, q, k, v, mask: Mask):
+    B, K, G, T, _ = q.shape
+    s = _logits(options, q, k, mask)
+    m = jnp.max(s, axis=-1, keepdims=True)
     p = jnp.exp(s - m)
     z = jnp.sum(p, axis=-1)
-    o = jnp.einsum("bkgts,bskh->btkgh", p.astype(v.dtype), v, preferred_element_type=jnp.float32)
-    some = jnp.where(z > 0, z, 1.0)
-    lse = jnp.where(z > 0, jnp.log(some) + m[..., 0], -jnp.inf)
-    o = o / jnp.moveaxis(some, 3, 1)[..., None]
-    return o.reshape(B, T, N, v.shape[-1]).astype(v.dtype), jnp.moveaxis(lse, 3, 1).reshape(B, T, N)
+    o = jnp.einsum("bkqs,bksh->bkqh", p.astype(v.dtype).reshape(B, K, G * T, -1), v, preferred_element_type=jnp.float32)
+    seen = m[..., 0] > HIDDEN / 2
+    o = o.reshape(B, K, G, T, -1) * jnp.where(seen, 1 / z, 0.0)[..., None]
+    return o.astype(v.dtype), jnp.where(seen, jnp.log(z) + m[..., 0], -jnp.inf)
+
+
+def _chunk_gradients(options, q, k, v, mask: Mask, lse, d_out, delta):
+    scale, softcap = options
+    B, K, G, T, H = q.shape
+    flat = lambda x: x.reshape(B, K, G * T, x.shape[-1])  # noqa: E731
+    s = _logits(options, q, k, mask)
+    p = jnp.exp(s - jnp.where(jnp.isfinite(lse), lse, 0.0)[..., None])  # a row that sees no key: exp(HIDDEN) = 0
+    dp = jnp.einsum("bkqh,bksh->bkqs", flat(d_out), v, preferred_element_type=jnp.float32).reshape(s.shape)
+    ds = p * (dp - delta[..., None])
+    if softcap is not None:
+        ds = ds * (1 - jnp.square(jnp.where(mask.allowed()[:, :, None], s, 0.0) / softcap))
+    ds, p = flat((ds * scale).astype(q.dtype)), flat(p.astype(v.dtype))
+    dq = jnp.einsum("bkqs,bksh->bkqh", ds, k, preferred_element_type=jnp.float32).astype(q.dtype).reshape(q.shape)
+    # The small operand first, and the small result transposed: the large one is then read as it lies.
+    dk = jnp.einsum("bkqh,bkqs->bkhs", flat(q), ds, preferred_element_type=jnp.float32)
+    dv = jnp.einsum("bkqh,bkqs->bkhs", flat(d_out), p, preferred_element_type=jnp.float32)
+    return dq, jnp.swapaxes(dk, -1, -2), jnp.swapaxes(dv, -1, -2)

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from mnemax.configs.base import PositiveInt
 from mnemax.layers.feedforward import Activation, Aux, FeedForward, FeedForwardConfig, activation
-from mnemax.sharding import einsum, use
+from mnemax.layers.linear import linear
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import ModelConfig
@@ -38,7 +38,7 @@ class GLU(FeedForward):
     @override
     def __call__(self, x: Float[Array, "B T D"]) -> tuple[Float[Array, "B T D"], Aux]:
         hidden = ("batch", "seq", "ffn")
-        gate = einsum("btd,df->btf", x, use(self.w_gate, x.dtype), axes=hidden)
-        up = einsum("btd,df->btf", x, use(self.w_up, x.dtype), axes=hidden)
+        gate = linear("btd,df->btf", x, self.w_gate, axes=hidden)
+        up = linear("btd,df->btf", x, self.w_up, axes=hidden)
         y = activation(self.activation)(gate) * up
-        return einsum("btf,fd->btd", y, use(self.w_down, x.dtype), axes=("batch", "seq", "residual")), {}
+        return linear("btf,fd->btd", y, self.w_down, axes=("batch", "seq", "residual")), {}

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from mnemax.configs.base import PositiveInt
 from mnemax.layers.feedforward import Activation, Aux, FeedForward, FeedForwardConfig, activation
-from mnemax.sharding import einsum, use
+from mnemax.layers.linear import linear
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import ModelConfig
@@ -36,5 +36,5 @@ class MLP(FeedForward):
 
     @override
     def __call__(self, x: Float[Array, "B T D"]) -> tuple[Float[Array, "B T D"], Aux]:
-        y = activation(self.activation)(einsum("btd,df->btf", x, use(self.w_up, x.dtype), axes=("batch", "seq", "ffn")))
-        return einsum("btf,fd->btd", y, use(self.w_down, x.dtype), axes=("batch", "seq", "residual")), {}
+        y = activation(self.activation)(linear("btd,df->btf", x, self.w_up, axes=("batch", "seq", "ffn")))
+        return linear("btf,fd->btd", y, self.w_down, axes=("batch", "seq", "residual")), {}

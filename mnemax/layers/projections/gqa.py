@@ -10,11 +10,12 @@ from jaxtyping import Array, Float
 from pydantic import model_validator
 
 from mnemax.configs.base import PositiveFloat, PositiveInt
+from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
 from mnemax.layers.norm import RMSNorm
 from mnemax.layers.projections import Projection, ProjectionConfig, leaf
 from mnemax.layers.rotary import RotaryConfig, rotate
-from mnemax.sharding import einsum, use
+from mnemax.sharding import use
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import ModelConfig
@@ -108,7 +109,7 @@ class GQA(Projection):
 
     @override
     def output(self, out: Float[Array, "B T N H"], x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        y = einsum("btnh,nhd->btd", out, use(self.w_o, out.dtype), axes=("batch", "seq", "residual"))
+        y = linear("btnh,nhd->btd", out, self.w_o, axes=("batch", "seq", "residual"))
         return y if self.b_o is None else y + use(self.b_o, y.dtype)
 
     def _rotated(self, heads: jax.Array, norm: RMSNorm | None, place: Place) -> jax.Array:
@@ -116,7 +117,7 @@ class GQA(Projection):
 
 
 def _heads(x, weight, bias, axis: str) -> jax.Array:
-    y = einsum("btd,dnh->btnh", x, use(weight, x.dtype), axes=("batch", "seq", axis, "head"))
+    y = linear("btd,dnh->btnh", x, weight, axes=("batch", "seq", axis, "head"))
     return y if bias is None else y + use(bias, y.dtype)
 
 

@@ -1,0 +1,44 @@
+"""Products with weights: the one place where a weight is cast, gathered and multiplied, and where its gradient is made."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from mnemax.sharding import Axes, einsum, gathered
+
+
+def linear(equation: str, x: jax.Array, weight: nnx.Param, *, axes: Axes) -> jax.Array:
+    """einsum(equation, x, weight) in x's dtype, laid out by `axes`.
+
+    The weight is gathered over `fsdp` in both passes rather than kept; its gradient is accumulated in float32 and left split over
+    `fsdp`, so that the sum over devices is a reduce-scatter.
+
+    Args:
+        equation: of x and the weight, e.g. "btd,dnh->btnh"; no letter is in only one operand and not in the result.
+    """
+    return _linear(equation, axes, weight.axes, x, weight[...])
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _linear(equation: str, axes: Axes, weight_axes: Axes, x: jax.Array, w: jax.Array) -> jax.Array:
+    return einsum(equation, x, gathered(w, x.dtype, weight_axes), axes=axes)
+
+
+def _forward(equation: str, axes: Axes, weight_axes: Axes, x: jax.Array, w: jax.Array):
+    return _linear(equation, axes, weight_axes, x, w), (x, w)
+
+
+def _backward(equation: str, axes: Axes, weight_axes: Axes, saved, g: jax.Array):
+    x, w = saved
+    operands, y = equation.split("->")
+    of_x, of_w = operands.split(",")
+    names = dict(zip(of_w, weight_axes, strict=True)) | dict(zip(y, axes, strict=True))
+    x_axes = tuple("residual" if names[letter] == "embed" else names[letter] for letter in of_x)
+    dx = einsum(f"{y},{of_w}->{of_x}", g, gathered(w, g.dtype, weight_axes), axes=x_axes)
+    dw = einsum(f"{of_x},{y}->{of_w}", x, g, axes=weight_axes, dtype=jnp.float32)
+    return dx, dw.astype(w.dtype)
+
+
+_linear.defvjp(_forward, _backward)
