@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 
 from mnemax.data.tokenizers import Tokenizer
 
@@ -12,10 +12,10 @@ from mnemax.data.tokenizers import Tokenizer
 class Documents(Protocol):
     """Tokenised documents, numbered from 0. Reading is deterministic and safe from several threads."""
 
-    lengths: Int[np.ndarray, " documents"]
+    lengths: Integer[np.ndarray, " documents"]
     """Tokens of each document, the special ones at its ends included."""
 
-    def read(self, document: int, start: int, stop: int) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"] | None]:
+    def read(self, document: int, start: int, stop: int) -> tuple[Integer[np.ndarray, " n"], Float[np.ndarray, " n"] | None]:
         """Tokens `start` to `stop` of a document, and the loss weight of predicting each; None: 1 everywhere."""
         ...
 
@@ -23,12 +23,12 @@ class Documents(Protocol):
 class MemoryDocuments:
     """Documents held in memory, end to end in one array."""
 
-    def __init__(self, tokens: Int[np.ndarray, " total"], lengths: Int[np.ndarray, " documents"]) -> None:
+    def __init__(self, tokens: Integer[np.ndarray, " total"], lengths: Integer[np.ndarray, " documents"]) -> None:
         self.tokens = tokens
         self.lengths = lengths
         self.starts = np.concatenate([[0], np.cumsum(lengths)])
 
-    def read(self, document: int, start: int, stop: int) -> tuple[Int[np.ndarray, " n"], None]:
+    def read(self, document: int, start: int, stop: int) -> tuple[Integer[np.ndarray, " n"], None]:
         first = self.starts[document]
         return self.tokens[first + start : first + stop], None
 
@@ -43,12 +43,12 @@ def tokenize(texts: Iterable[str], tokenizer: Tokenizer) -> MemoryDocuments:
 class Spans(NamedTuple):
     """Parts of documents, each to be read as if it were one: `document[i]` from token `start[i]` to `stop[i]`."""
 
-    document: Int[np.ndarray, " n"]
-    start: Int[np.ndarray, " n"]
-    stop: Int[np.ndarray, " n"]
+    document: Integer[np.ndarray, " n"]
+    start: Integer[np.ndarray, " n"]
+    stop: Integer[np.ndarray, " n"]
 
     @property
-    def positions(self) -> Int[np.ndarray, " n"]:
+    def positions(self) -> Integer[np.ndarray, " n"]:
         """Input positions of each: every token but the last has a next one to predict."""
         return np.maximum(self.stop - self.start - 1, 0)
 
