@@ -8,11 +8,12 @@ environment variable MNEMAX_PLUGINS (separated like PATH): each of their files m
 import functools
 import importlib
 import importlib.util
+import operator
 import os
 import pkgutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import Field
 
@@ -88,6 +89,10 @@ def union(choice: str) -> Any:
     classes = tuple(kinds(choice).values())
     if not classes:
         return type(None)
-    if len(classes) == 1:
-        return classes[0]
-    return Annotated[Union[classes], Field(discriminator="kind")]  # noqa: UP007 - built from a tuple
+    either: Any = functools.reduce(operator.or_, classes)
+    return either if len(classes) == 1 else Annotated[either, Field(discriminator="kind")]
+
+
+def default(choice: str, kind: str) -> Any:
+    """The configuration of a kind with its default fields."""
+    return kinds(choice)[kind]()

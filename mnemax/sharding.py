@@ -1,7 +1,7 @@
 """Logical axis names to mesh axes, in one table, and the few operations that use it.
 
-Written for an Explicit mesh (`jax.make_mesh`, `jax.set_mesh`), where every array's type says how it is laid out; the same calls work
-on an Auto mesh, and without a mesh they are plain array operations.
+Written for an Explicit mesh (`jax.make_mesh`, `jax.set_mesh`), where every array's type says how it is laid out; the same calls
+work on an Auto mesh, and without a mesh they are plain array operations.
 """
 
 import math

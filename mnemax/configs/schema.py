@@ -1,6 +1,6 @@
 """The configuration of a model and of a run. Unions over kinds are assembled from the registry."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,18 +10,25 @@ from mnemax.configs.merge import merge
 from mnemax.data.config import DataConfig
 from mnemax.layers.norm import NormConfig
 
-Projection = registry.union("projection")
-Memory = registry.union("memory")
-Retention = registry.union("retention")
-FeedForward = registry.union("feedforward")
-Objective = registry.union("objective")
+if TYPE_CHECKING:
+    from mnemax.layers.feedforward import FeedForwardConfig as FeedForward
+    from mnemax.layers.memories import MemoryConfig as Memory
+    from mnemax.layers.projections import ProjectionConfig as Projection
+    from mnemax.layers.retention import RetentionConfig as Retention
+    from mnemax.training.objectives import ObjectiveConfig as Objective
+else:
+    Projection = registry.union("projection")
+    Memory = registry.union("memory")
+    Retention = registry.union("retention")
+    FeedForward = registry.union("feedforward")
+    Objective = registry.union("objective")
 
 
 class AttentionConfig(Config):
     """The choices of an attention layer (the kernel is chosen by the run)."""
 
     projection: Projection
-    memory: Memory = Field(default_factory=lambda: registry.kinds("memory")["full"]())
+    memory: Memory = Field(default_factory=lambda: registry.default("memory", "full"))
     retention: Retention | None = None
     write: str | None = None
     """Publishes this layer's memory under a name, for other layers to read."""
@@ -231,7 +238,7 @@ class RunConfig(Config):
     seed: int = 0
     model: ModelConfig
     data: DataConfig
-    objective: Objective = Field(default_factory=lambda: registry.kinds("objective")["next_token"]())
+    objective: Objective = Field(default_factory=lambda: registry.default("objective", "next_token"))
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

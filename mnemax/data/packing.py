@@ -101,7 +101,7 @@ def first_fit(pieces: grain.IterDataset, length: int) -> grain.IterDataset[Row]:
     packed = FirstFitPackIterDataset(pieces, length_struct={"tokens": length}, num_packing_bins=BINS)
     return packed.map(
         lambda row: {
-            **{name: np.ascontiguousarray(row["tokens"][name]) for name in _PIECE.names},
+            **{name: np.ascontiguousarray(row["tokens"][name]) for name in row["tokens"]},
             "positions": row["tokens_positions"],
             "segments": row["tokens_segment_ids"],
         }

@@ -1,8 +1,8 @@
 """Attention in plain XLA: queries in unrolled chunks; keys above the diagonal or out of the window are never touched.
 
 Memory is linear in the sequence: only outputs and log-sum-exps are kept, and the backward pass makes each chunk's probabilities
-again from them, as FlashAttention-2 does (Dao 2023, arXiv 2307.08691, algorithm 2). With P the probabilities, dO the cotangent of the
-output and dL that of the log-sum-exp, row by row:
+again from them, as FlashAttention-2 does (Dao 2023, arXiv 2307.08691, algorithm 2). With P the probabilities, dO the cotangent of
+the output and dL that of the log-sum-exp, row by row:
 
     dV = P^T dO        dS = P * (dO V^T - rowsum(dO * O) + dL)        dQ = scale dS K        dK = scale dS^T Q
 
@@ -19,7 +19,7 @@ from mnemax.kernels.mask import Mask
 
 CHUNK = 128  # measured best of 64..512 on CPU; longer sequences use at most MOST_CHUNKS, so that compile time stays flat
 MOST_CHUNKS = 16
-HIDDEN = -1e30  # added to the logits of keys that a query does not see; finite, which vectorises where -inf does not
+HIDDEN = -1e30  # the logit of a key that a query does not see; finite, which is faster than -inf on CPU
 
 
 def attend(
@@ -95,7 +95,7 @@ def _logits(options, q, k, mask: Mask) -> Float[Array, "B K G T S"]:
     s = s.reshape(B, K, G, T, k.shape[2])
     if softcap is not None:
         s = softcap * jnp.tanh(s / softcap)
-    return s + jnp.where(mask.allowed(), 0.0, HIDDEN)[:, :, None]
+    return jnp.where(mask.allowed()[:, :, None], s, HIDDEN)
 
 
 def _chunk(options, q, k, v, mask: Mask):
@@ -112,7 +112,7 @@ def _chunk(options, q, k, v, mask: Mask):
 
 def _chunk_gradients(options, q, k, v, mask: Mask, lse, d_out, delta):
     scale, softcap = options
-    B, K, G, T, H = q.shape
+    B, K, G, T, _ = q.shape
     flat = lambda x: x.reshape(B, K, G * T, x.shape[-1])  # noqa: E731
     s = _logits(options, q, k, mask)
     p = jnp.exp(s - jnp.where(jnp.isfinite(lse), lse, 0.0)[..., None])  # a row that sees no key: exp(HIDDEN) = 0

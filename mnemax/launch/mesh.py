@@ -40,7 +40,7 @@ def check_batch(rows: int, mesh: jax.sharding.Mesh) -> None:
     shards = mesh.shape["data"] * mesh.shape["fsdp"]
     if rows % shards:
         raise UserError(
-            f"data.batch_size / training.accumulate ({rows} rows) is not divisible by the {shards} devices of mesh.data x mesh.fsdp."
+            f"data.batch_size / training.accumulate ({rows} rows) does not divide by the {shards} devices of mesh.data x mesh.fsdp."
         )
 
 

@@ -47,8 +47,9 @@ def stream_sample(model: Model, folder: Path, prompts: list[str], tokens: int, s
 
 def report(speed: Speed) -> str:
     """Prefill and decode tokens/s, and bytes of decode state; the first call's compilation is part of prefill."""
+    prefill = speed.prompt_tokens / speed.prefill_seconds
     decode = speed.new_tokens / speed.decode_seconds if speed.decode_seconds else 0.0
     return (
-        f"prefill {human(speed.prompt_tokens / speed.prefill_seconds)} tokens/s (compilation included), decode {human(decode)} tokens/s, "
+        f"prefill {human(prefill)} tokens/s (compilation included), decode {human(decode)} tokens/s, "
         f"decode state {human(speed.state_bytes, 'B')}"
     )

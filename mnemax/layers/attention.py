@@ -45,6 +45,7 @@ class Attention(nnx.Module):
     def _write(self, x: jax.Array, place: Place, state: State) -> tuple[Any, State]:
         entry = self.projection.entry(x, place)
         retention = None if self.retention is None else self.retention(x, entry, place)
+        assert self.memory is not None  # a reader does not write
         if state is None:
             return self.memory.view(entry, place, retention), None
         state, view = self.memory.update(state, entry, place, retention)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -67,18 +67,20 @@ class Decoder(nnx.Module):
             positions = jnp.broadcast_to(index, tokens.shape)
         place = Place(index, shard(positions, "batch", "seq"))
         x, bus, total = self.embed(tokens), {}, {}
-        states = []
+        states: list[Any] = []
         for i, stage in enumerate(self.stages):
             given = None if state is None else state.stages[i]
             x, new, bus, aux = stage(x, place, given, bus, remat=remat, implementation=implementation)
             states.append(new)
             total = add_aux(total, aux)
-        return self.norm(x), None if state is None else DecodeState(before + tokens.shape[1], states), total
+        after = None if state is None else DecodeState(before + tokens.shape[1], states)
+        return self.norm(x), after, total
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """Scaled embeddings in the activation dtype."""
         dtype, scale = jnp.dtype(self.config.dtype), self.config.embed_scale
-        x = rows(use(self.embedding, dtype), tokens, ("batch", "seq", "residual"))
+        # Gathered before the cast: a cast of the whole table would cost more than the rows.
+        x = rows(use(self.embedding, jnp.float32), tokens, ("batch", "seq", "residual")).astype(dtype)
         factor = self.config.width**0.5 if scale == "sqrt_width" else scale
         return x if factor == 1.0 else x * jnp.asarray(factor, dtype)
 

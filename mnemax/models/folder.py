@@ -1,4 +1,4 @@
-"""A model in a folder, as sampling, evaluation and export read it: `model.yaml`, `checkpoints/`, and `tokenizer/` where it has one."""
+"""A model in a folder, as sampling and export read it: `model.yaml`, `checkpoints/`, and `tokenizer/` where it has one."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""A stage: a short list of layers, repeated. Its parameters and states are stacked and scanned, so compile time is flat in depth."""
+"""A stage: a short list of layers, repeated; stacked and scanned, so that compile time is flat in depth."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ REMAT = {
 
 
 class Stage(nnx.Module):
-    """`repeat` groups of layers in a row. Names written inside a repeat are local to it; a stage of one repeat exports its names."""
+    """`repeat` groups of layers. Names written inside a repeat are local to it; a stage of one repeat exports its names."""
 
     def __init__(self, config: "StageConfig", model: "ModelConfig", key: jax.Array):
         self.config = config
@@ -58,8 +58,9 @@ class Stage(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], list[State] | None, Bus, Aux]:
         """Residual stream, states (stacked over repeats), bus for the next stage, auxiliary scalars summed over repeats."""
 
-        def repeat(x, layers_and_states):
-            x, states, names, aux = _run(*layers_and_states, x, place, bus, implementation)
+        def repeat(x: jax.Array, layers_and_states: Any) -> Any:
+            layers, states = layers_and_states
+            x, states, names, aux = _run(layers, states, x, place, bus, implementation)
             return x, (states, names if self.config.repeat == 1 else None, aux)
 
         if remat in REMAT:
@@ -73,7 +74,8 @@ class Stage(nnx.Module):
 
 def _run(layers: nnx.List, states: list[State] | None, x: jax.Array, place: Place, bus: Bus, implementation: str):
     """The layers of one repeat; `states` has one entry a layer, None for whole rows."""
-    new, total = [], {}
+    new: list[State] = []
+    total: Aux = {}
     for i, layer in enumerate(layers):
         x, state, bus, aux = layer(x, place, None if states is None else states[i], bus, implementation)
         new.append(state)
@@ -83,4 +85,4 @@ def _run(layers: nnx.List, states: list[State] | None, x: jax.Array, place: Plac
 
 def add_aux(a: Aux, b: Aux) -> Aux:
     """Sums auxiliary scalars by name."""
-    return {name: a.get(name, 0.0) + b.get(name, 0.0) for name in {**a, **b}}
+    return {**a, **b, **{name: a[name] + b[name] for name in a.keys() & b.keys()}}

@@ -25,7 +25,7 @@ class Checkpoints:
         import orbax.checkpoint as ocp
         from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, EveryNSteps, LatestN
 
-        kept = [LatestN(config.keep_last)]
+        kept: list[Any] = [LatestN(config.keep_last)]
         if config.keep_best:
             # Newest validation loss at the time of saving; checkpoints before the first validation are not among the best.
             kept.append(
@@ -75,7 +75,7 @@ class Checkpoints:
             self.manager.wait_until_finished()
 
     def restore(self, state: "TrainState", iterator: "grain.DatasetIterator") -> tuple["TrainState", list[str]]:
-        """The newest readable checkpoint laid out as `state` is, the iterator moved to its place, and what was wrong with newer ones.
+        """The newest readable checkpoint, laid out as `state` is, and what was wrong with newer ones; moves the iterator too.
 
         Raises:
             UserError: there are checkpoints, and none can be read.

@@ -32,7 +32,7 @@ def cross_entropy(
         scale, softcap: logits are softcap * tanh(scale * x W / softcap).
         chunk: positions of each row whose logits exist at one time.
     """
-    B, T, D = x.shape
+    B, T, _ = x.shape
     chunk = min(chunk, T)
     count = -(-T // chunk)
     if pad := count * chunk - T:

@@ -1,6 +1,6 @@
 """AdamW and Muon from optax, on the flat parameter dictionary, with decay on matrices only and learning rates by group."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import optax
@@ -61,7 +61,8 @@ def make_optimizer(config: "OptimizerConfig", steps: int, weights: dict[str, Wei
     rates = {"embedding": config.embedding_lr, "hidden": config.hidden_lr, "readout": config.readout_lr, "vector": 1.0}
     if all(rate == 1.0 for rate in rates.values()):
         return method
-    scaled = optax.stateless(lambda updates, params: {name: rates[groups[name]] * u for name, u in updates.items()})
+    by_name = {name: rates[group] for name, group in groups.items()}
+    scaled = optax.stateless(lambda updates, params: jax.tree.map(lambda rate, u: rate * u, by_name, updates))
     return optax.chain(method, scaled)
 
 
@@ -84,4 +85,5 @@ def update(
     if mesh.empty or mesh.size == 1 or any(kind != jax.sharding.AxisType.Explicit for kind in mesh.axis_types):
         return step(grads, state, params)
     layout = jax.tree.map(lambda a: jax.typeof(a).sharding.spec, (params, state))
-    return jax.sharding.auto_axes(step, out_sharding=layout)(grads, state, params)
+    laid_out: Any = jax.sharding.auto_axes(step, out_sharding=layout)
+    return laid_out(grads, state, params)

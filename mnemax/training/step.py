@@ -68,7 +68,7 @@ def make_train_step(run: "RunConfig"):
     @partial(jax.jit, donate_argnums=0)
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
         grads, sums = gradients(run, state.params, batch)
-        norm = optax.tree.norm(grads) / sums["tokens"]
+        norm = jnp.asarray(optax.tree.norm(grads)) / sums["tokens"]
         clip = run.optimizer.clip_norm
         factor = 1.0 if clip is None else jnp.minimum(1.0, clip / (norm + 1e-12))
         accepted = _acceptable(run, state, norm)
@@ -79,7 +79,13 @@ def make_train_step(run: "RunConfig"):
 
         params, optimizer = jax.lax.cond(accepted, accept, lambda: (state.params, state.optimizer))
         guard = _advance(state, norm, accepted)
-        metrics = {**sums, "grad_norm": norm, "lr": schedule(state.step), "skipped": guard.skipped, "in_a_row": guard.in_a_row}
+        metrics = {
+            **sums,
+            "grad_norm": norm,
+            "lr": jnp.asarray(schedule(state.step)),
+            "skipped": guard.skipped,
+            "in_a_row": guard.in_a_row,
+        }
         return TrainState(state.step + 1, params, optimizer, guard), metrics
 
     return step

@@ -151,8 +151,8 @@ class StepLog:
         training = self.trainer.run.training
         if record["in_a_row"] > training.max_skipped:
             raise UserError(
-                f"Training stopped at step {step}: {int(record['in_a_row'])} updates in a row were skipped for non-finite or spiking "
-                f"gradients (training.max_skipped is {training.max_skipped}; the last norm was {record['grad_norm']:.3g}); "
+                f"Training stopped at step {step}: {int(record['in_a_row'])} updates in a row were skipped for non-finite or "
+                f"spiking gradients (training.max_skipped is {training.max_skipped}; the last norm was {record['grad_norm']:.3g}); "
                 "lower optimizer.peak_lr, or raise training.spike."
             )
 

@@ -1,7 +1,7 @@
 """Sliding window with sinks: the latest tokens, and the first ones of the document.
 
-Window: Beltagy et al. 2020 (arXiv 2004.05150), as in Mistral and Gemma. Sinks: Xiao et al. 2023 (arXiv 2309.17453), here at their own
-positions rather than re-numbered.
+Window: Beltagy et al. 2020 (arXiv 2004.05150), as in Mistral and Gemma. Sinks: Xiao et al. 2023 (arXiv 2309.17453), here at
+their own positions rather than re-numbered.
 """
 
 from typing import Literal, override

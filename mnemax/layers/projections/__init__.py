@@ -63,7 +63,7 @@ class Projection(nnx.Module):
         """Output and log-sum-exp of the queries over entries. A projection may know a cheaper form than expanding them."""
         k, v = self.expand(entries)
         scale, softcap = self.scale, self.softcap
-        return attend(query, k, v, mask=mask, scale=scale, softcap=softcap, return_lse=True, implementation=implementation)
+        return attend(query, k, v, mask=mask, scale=scale, softcap=softcap, implementation=implementation)
 
     def output(self, out: Float[Array, "B T N Hv"], x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Back to the residual stream; `x` is the layer's input, for outputs that are gated by it."""
