@@ -69,14 +69,14 @@ def busy_seconds() -> float:
     return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def play(contenders: list[Contender], rounds: int, request: dict, logs: Path) -> dict[str, list[dict]]:
-    """Warm every contender up with one request, then ask each once a round, the order turning by one place; all answers by name."""
+def play(contenders: list[Contender], rounds: int, request: dict, logs: Path, warmup: dict) -> dict[str, list[dict]]:
+    """Warm every contender up, then ask each once a round, the order turning by one place; all answers by name."""
     logs.mkdir(parents=True, exist_ok=True)
     workers = {}
     try:
         for contender in track(contenders, "starting", console=Console(stderr=True), transient=True):
             workers[contender.name] = Worker(contender, logs)
-            workers[contender.name].ask(**request)
+            workers[contender.name].ask(**warmup)
         answers = {name: [] for name in workers}
         for turn in track(range(rounds), "rounds", console=Console(stderr=True), transient=True):
             names = [*workers][turn % len(workers) :] + [*workers][: turn % len(workers)]
@@ -89,18 +89,30 @@ def play(contenders: list[Contender], rounds: int, request: dict, logs: Path) ->
 
 
 def undisturbed(worker: Worker, request: dict, tries: int = 3) -> dict:
-    """Ask again while other processes take more than a tenth of a core; the least disturbed answer."""
+    """Ask when the machine is quiet, and again if other processes took more than a tenth of a core; the least disturbed answer."""
     answers = []
     for _ in range(tries):
+        wait_for_quiet()
         answers.append(worker.ask(**request))
         if answers[-1]["others_cores"] <= 0.1:
             break
     return min(answers, key=lambda answer: answer["others_cores"])
 
 
+def wait_for_quiet(limit: float = 60) -> None:
+    """Sleep until the machine has idled for half a second, ``limit`` seconds at most."""
+    deadline = time.perf_counter() + limit
+    while time.perf_counter() < deadline:
+        before = busy_seconds()
+        time.sleep(0.5)
+        if busy_seconds() - before <= 0.05:
+            return
+
+
 def first_step_seconds(contender: Contender, request: dict, logs: Path) -> float:
     """Seconds from starting a fresh process to the answer of its first request, or to the line that its own command prints."""
     logs.mkdir(parents=True, exist_ok=True)
+    wait_for_quiet()
     start = time.perf_counter()
     if not contender.start_command:
         worker = Worker(contender, logs)
@@ -134,6 +146,7 @@ def summary(answers: dict[str, list[dict]], reference: str) -> dict[str, dict]:
         name: {
             "tokens_per_second": spread(rates[name]),
             "speed_ratio": spread([own / other for own, other in zip(rates[name], rates[reference], strict=True)]),
+            "cpu_seconds_per_1000_tokens": spread([1000 * row["cpu_seconds"] / row["tokens"] for row in rows]),
             "peak_bytes": peak[name],
             "peak_ratio": peak[name] / peak[reference],
             "others_cores": max(row["others_cores"] for row in rows),
@@ -154,7 +167,7 @@ def machine() -> dict:
 
 def show(title: str, results: dict[str, dict], reference: str) -> None:
     """Print ``results`` as a table; the ratios are to ``reference``, the median and spread of those of each round."""
-    columns = ["", "tokens/s", "best", "ratio", "min..max", "peak MiB", "ratio", "first step s", "others"]
+    columns = ["", "tokens/s", "best", "ratio", "min..max", "CPU s / 1k", "peak MiB", "ratio", "first step s", "others"]
     table = Table(*columns, title=title, caption=f"ratios to {reference}; others: cores that other processes took, at most")
     for name, row in results.items():
         rate, ratio = row["tokens_per_second"], row["speed_ratio"]
@@ -164,6 +177,7 @@ def show(title: str, results: dict[str, dict], reference: str) -> None:
             f"{rate['max']:.0f}",
             f"{ratio['median']:.2f}",
             f"{ratio['min']:.2f}..{ratio['max']:.2f}",
+            f"{row['cpu_seconds_per_1000_tokens']['min']:.2f}",
             f"{row['peak_bytes'] / 2**20:.0f}",
             f"{row['peak_ratio']:.2f}",
             f"{row['first_step_seconds']:.1f}" if "first_step_seconds" in row else "",

@@ -65,7 +65,7 @@ def main(
             def fresh(name: Name) -> contest.Contender:
                 return contender(name, dtype, torch_python, maxtext_python, Path(scratch))
 
-            answers = contest.play([fresh(name) for name in contenders], rounds, {"steps": steps}, logs)
+            answers = contest.play([fresh(name) for name in contenders], rounds, {"steps": steps}, logs, warmup={"steps": 2})
             check(answers)
             results = contest.summary(answers, contenders[0])
             for name in contenders if starts else []:

@@ -19,7 +19,8 @@ each: a document, or as much of it as is in the row. Padding has segment, positi
 """
 
 BINS = 64
-_PIECE = np.dtype([("inputs", np.int32), ("targets", np.int32), ("weights", np.float32)])
+_FIELDS = {"inputs": np.int32, "targets": np.int32, "weights": np.float32}
+_PIECE = np.dtype(list(_FIELDS.items()))
 
 
 class Rows:
@@ -101,7 +102,7 @@ def first_fit(pieces: grain.IterDataset, length: int) -> grain.IterDataset[Row]:
     packed = FirstFitPackIterDataset(pieces, length_struct={"tokens": length}, num_packing_bins=BINS)
     return packed.map(
         lambda row: {
-            **{name: np.ascontiguousarray(row["tokens"][name]) for name in row["tokens"]},
+            **{name: np.ascontiguousarray(row["tokens"][name]) for name in _FIELDS},
             "positions": row["tokens_positions"],
             "segments": row["tokens_segment_ids"],
         }

@@ -19,7 +19,7 @@ def forward_and_gradients(q, k, v, mask, *, scale, softcap, implementation):
     """Output, log-sum-exp, and gradients of a loss that depends on both through fixed random factors."""
 
     def loss(q, k, v):
-        out, lse = attend(q, k, v, mask=mask, scale=scale, softcap=softcap, return_lse=True, implementation=implementation)
+        out, lse = attend(q, k, v, mask=mask, scale=scale, softcap=softcap, implementation=implementation)
         by_out, by_lse = (jax.random.normal(jax.random.key(i), x.shape) for i, x in enumerate((out, lse)))
         return jnp.sum(by_out * out) + jnp.sum(by_lse * jnp.where(jnp.isfinite(lse), lse, 0)), (out, lse)
 
