@@ -171,7 +171,8 @@ def load_params(folder: Path, config: "ModelConfig", step: int | None = None) ->
                     restore_args=ocp.checkpoint_utils.construct_restore_args({"params": like}),
                     partial_restore=True,
                 )
-                return reader.restore(root / str(candidate) / "state", args)["params"], candidate
+                # orbax refuses relative paths
+                return reader.restore((root / str(candidate) / "state").resolve(), args)["params"], candidate
         except Exception as error:  # noqa: BLE001 - an older checkpoint may be whole
             wrong.append(f"checkpoint {candidate} cannot be read ({_brief(error)})")
     raise UserError(f"{root}: {'; '.join(wrong)}.")
