@@ -94,6 +94,21 @@ def describe(
 
 
 @app.command()
+def kinds() -> None:
+    """Show every kind that a configuration may name, those of MNEMAX_PLUGINS included, and the shipped models."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from mnemax.launch.kinds import overview
+
+    console = Console()
+    if console.is_terminal:
+        console.print(Markdown(overview()))
+    else:
+        print(overview())
+
+
+@app.command()
 def export(
     folder: RunFolder,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new Hugging Face folder.", show_default=False)],
