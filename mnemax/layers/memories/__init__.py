@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from mnemax.configs.base import Config
@@ -111,6 +113,15 @@ def entry_bytes(entry: EntrySpec) -> int:
 def empty_slots(batch: int, slots: int, entry: EntrySpec) -> Entry:
     """Zeroed slots, each leaf [B, slots, ...], in the dtype of the entry."""
     return {name: jnp.zeros((batch, slots, *leaf.shape), leaf.dtype) for name, leaf in entry.items()}
+
+
+def laid_out_as(slots: jax.Array, written: jax.Array) -> jax.Array:
+    """Slots [B, S, ...] split over an Explicit mesh as what is written to them [B, T, ...]; the slots' own axis stays whole."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1 or any(kind != AxisType.Explicit for kind in mesh.axis_types):
+        return slots
+    batch, _, *rest = jax.typeof(written).sharding.spec
+    return jax.sharding.reshard(slots, P(batch, None, *rest))
 
 
 def row_index(place: Place) -> Int[Array, "1 T"]:

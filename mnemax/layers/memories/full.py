@@ -5,7 +5,19 @@ from typing import Literal, override
 import jax
 import jax.numpy as jnp
 
-from mnemax.layers.memories import Entry, EntrySpec, Memory, MemoryConfig, Place, Slots, State, empty_slots, entry_bytes, row_index
+from mnemax.layers.memories import (
+    Entry,
+    EntrySpec,
+    Memory,
+    MemoryConfig,
+    Place,
+    Slots,
+    State,
+    empty_slots,
+    entry_bytes,
+    laid_out_as,
+    row_index,
+)
 
 
 class FullConfig(MemoryConfig):
@@ -37,7 +49,7 @@ class Full(Memory):
     def update(self, state: State, entry: Entry, place: Place, retention) -> tuple[State, Slots]:
         state = {
             name: jax.lax.dynamic_update_slice_in_dim(slots, entry[name].astype(slots.dtype), place.index[0], axis=1)
-            for name, slots in state.items()
+            for name, slots in jax.tree.map(laid_out_as, state, entry).items()
         }
         capacity = next(iter(state.values())).shape[1]
         return state, Slots(state, jnp.arange(capacity)[None])

@@ -10,7 +10,19 @@ import jax
 import jax.numpy as jnp
 
 from mnemax.configs.base import NonNegativeInt, PositiveInt
-from mnemax.layers.memories import Entry, EntrySpec, Memory, MemoryConfig, Place, Slots, State, empty_slots, entry_bytes, row_index
+from mnemax.layers.memories import (
+    Entry,
+    EntrySpec,
+    Memory,
+    MemoryConfig,
+    Place,
+    Slots,
+    State,
+    empty_slots,
+    entry_bytes,
+    laid_out_as,
+    row_index,
+)
 
 
 class WindowConfig(MemoryConfig):
@@ -49,7 +61,11 @@ class Window(Memory):
     @override
     def update(self, state: State, entry: Entry, place: Place, retention) -> tuple[State, Slots]:
         batch, length = place.positions.shape
-        index = jnp.broadcast_to(row_index(place), (batch, length))
+        index = laid_out_as(jnp.broadcast_to(row_index(place), (batch, length)), place.positions)
+        state = {
+            "entries": jax.tree.map(laid_out_as, state["entries"], entry),
+            "index": laid_out_as(state["index"], index),
+        }
         new = self._write_ring(state, entry, index, place)
         if self.sinks:
             new = self._write_sinks(new, entry, index, place)
