@@ -1,7 +1,6 @@
 """From YAML and dotted overrides to a validated configuration; every mistake becomes one sentence."""
 
 import difflib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -11,7 +10,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
-from mnemax import registry
 from mnemax.configs.base import Config
 from mnemax.configs.merge import merge
 from mnemax.configs.schema import ModelConfig, RunConfig
@@ -27,23 +25,31 @@ def shipped(folder: str) -> list[str]:
 
 
 def load_run(source: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """A run from a shipped experiment's name or a file, with `dotted.field=value` overrides.
+    """A run from a shipped experiment's name, a file or a run's folder, with `dotted.field=value` overrides.
 
     Raises:
         UserError: the file, an override or a field is wrong; the sentence names it.
     """
+    if is_run(source):
+        source = f"{source}/config.yaml"
     tree = _override(_read(source, "experiments"), overrides)
     tree.setdefault("name", Path(source).stem)
     return validate(RunConfig, tree, source)
 
 
+def is_run(source: str | Path) -> bool:
+    """Whether it is the folder of a run."""
+    return (Path(source) / "config.yaml").is_file()
+
+
 def load_model(source: str, overrides: Sequence[str] = ()) -> ModelConfig:
     """A model from a shipped model's or experiment's name, a run's folder, or a file of either."""
-    if (config := Path(source) / "config.yaml").is_file():
-        source = str(config)
-    folder = "models" if source in shipped("models") else "experiments"
-    tree = _override(_read(source, folder), overrides)
-    return validate(RunConfig, {"name": source, **tree}, source).model if "model" in tree else validate(ModelConfig, tree, source)
+    if is_run(source):
+        source = f"{source}/config.yaml"
+    tree = _read(source, "models" if source in shipped("models") else "experiments")
+    if "model" in tree:
+        return validate(RunConfig, {"name": Path(source).stem, **_override(tree, overrides)}, source).model
+    return validate(ModelConfig, _override(tree, [override.removeprefix("model.") for override in overrides]), source)
 
 
 def validate[C: Config](kind: type[C], tree: Any, source: str) -> C:
@@ -102,42 +108,56 @@ def _find(source: str, folder: str) -> Path:
 
 def _override(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     config = OmegaConf.create(tree)
-    pairs = []
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals or not key:
-            raise UserError(f"'{override}' is not an override: write dotted.field=value.")
-        try:
-            pairs.append((key, yaml.safe_load(text)))
-        except yaml.YAMLError as error:
-            raise UserError(f"override {key}: '{text}' is not a YAML value.") from error
-    # A kind comes first: it replaces its node, and the other overrides then fill it.
-    for key, value in sorted(pairs, key=lambda pair: not pair[0].endswith(".kind")):
+    pairs = [_pair(override) for override in overrides]
+    # What replaces a node comes first, a named model and then kinds; the other overrides then fill it.
+    for key, value in sorted(pairs, key=lambda pair: (pair[0] != "model", not pair[0].endswith(".kind"))):
         parent, _, last = key.rpartition(".")
+        if key == "model" and isinstance(value, str):
+            config["model"] = _read(value, "models")
+            continue
+        if parent and last == "kind":
+            key, value = parent, {"kind": value}
         try:
-            if last == "kind" and OmegaConf.select(config, key) != value:
-                OmegaConf.update(config, parent, {"kind": value}, merge=False, force_add=True)
-            else:
-                OmegaConf.update(config, key, _number(value), merge=True, force_add=True)
+            existing = OmegaConf.select(config, key)
+            value = merge(OmegaConf.to_container(existing) if OmegaConf.is_config(existing) else existing, value)
+            OmegaConf.update(config, key, value, merge=False, force_add=True)
         except (OmegaConfBaseException, IndexError, ValueError, TypeError) as error:
             raise UserError(f"override {key}: there is no such place in the configuration.") from error
-    return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
+    return _lists(OmegaConf.to_container(config, resolve=True))
 
 
-def _number(value: Any) -> Any:
-    """YAML 1.1 reads 1e-3 as text; people write it as a number."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+def _pair(override: str) -> tuple[str, Any]:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise UserError(f"'{override}' is not an override: write dotted.field=value.")
+    try:
+        return key, OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index]
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"override {key}: '{text}' is not a YAML value.") from error
+
+
+def _lists(node: Any) -> Any:
+    """Lists where overrides such as `sources[0].kind=text` made a mapping of numbers, nothing being there before."""
+    if isinstance(node, list):
+        return [_lists(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    numbered = bool(node) and list(node) == [str(i) for i in range(len(node))]
+    return [_lists(item) for item in node.values()] if numbered else {key: _lists(item) for key, item in node.items()}
 
 
 def _sentence(kind: type[Config], error: ValidationError) -> str:
-    errors = error.errors()
-    first, more = errors[0], len(errors) - 1
-    loc, names, owner = first["loc"], [], kind
+    first, *others = error.errors()
+    # A list whose item is wrong is also reported as too short.
+    others = [other for other in others if other["loc"] != first["loc"][: len(other["loc"])]]
+    field, reason = _of_one(kind, first)
+    also = f" (also wrong: {', '.join(_of_one(kind, other)[0] for other in others[:4])})" if others else ""
+    return f"{field}: {reason}{also}." if field else f"{reason}{also}."
+
+
+def _of_one(kind: type[Config], error: Any) -> tuple[str, str]:
+    """Which field an error is about ('' for the whole), and what is wrong with it."""
+    loc, names, owner = error["loc"], [], kind
     classes: list[type[Config]] = [kind]
     for part in loc:
         if isinstance(part, int):
@@ -149,10 +169,7 @@ def _sentence(kind: type[Config], error: ValidationError) -> str:
             fields = [c.model_fields[part] for c in classes if part in c.model_fields]
             owner = classes[0] if classes else owner
             classes = _classes(fields[0].annotation) if fields else []
-    field = "".join(names).lstrip(".") or "the configuration"
-    last = str(loc[-1]) if loc else ""
-    also = f" ({more} more like it)" if more else ""
-    return f"{field}: {_reason(first, last, owner)}{also}."
+    return "".join(names).lstrip("."), _reason(error, str(loc[-1]) if loc else "", owner)
 
 
 def _reason(error: Any, last: str, owner: type[Config]) -> str:
@@ -173,6 +190,10 @@ def _reason(error: Any, last: str, owner: type[Config]) -> str:
             return f"no kind '{tag}'; {hint}allowed: {', '.join(allowed)}"
         case "union_tag_not_found":
             return f"needs a 'kind', got {given!r}"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return f"this is a mapping of fields, got {given!r}"
+        case "tuple_type":
+            return f"this is a list, got {given!r}"
         case "value_error":
             return str(error["ctx"]["error"])
         case _:
@@ -185,13 +206,3 @@ def _classes(annotation: Any) -> list[type[Config]]:
     if isinstance(annotation, type) and issubclass(annotation, Config):
         return [annotation]
     return [c for inner in get_args(annotation) for c in _classes(inner)]
-
-
-def plugin_folders() -> list[str]:
-    """Folders whose kinds are registered beside the package's own."""
-    return [folder for folder in os.environ.get("MNEMAX_PLUGINS", "").split(os.pathsep) if folder]
-
-
-def all_kinds() -> dict[str, list[str]]:
-    """Every registered kind by choice."""
-    return {choice: list(registry.kinds(choice)) for choice in registry.BASES}

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from mnemax import registry
 from mnemax.configs.base import Config, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -96,15 +96,17 @@ class ModelConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _spread_layer_defaults(cls, data: Any) -> Any:
+        # What is no mapping or list where one should be is left for the fields' own checks to refuse.
         if not isinstance(data, dict) or not isinstance(data.get("layer"), dict):
             return data
-        stages = [
-            {**stage, "layers": [merge(data["layer"], layer) for layer in stage.get("layers", [{}])]}
-            if isinstance(stage, dict)
-            else stage
-            for stage in data.get("stages", [])
-        ]
-        return {**data, "layer": None, "stages": stages}
+        if not isinstance(data.get("stages"), list | tuple):
+            return data
+
+        def spread(stage: Any) -> Any:
+            layers = stage.get("layers", [{}]) if isinstance(stage, dict) else None
+            return {**stage, "layers": [merge(data["layer"], one) for one in layers]} if isinstance(layers, list | tuple) else stage
+
+        return {**data, "layer": None, "stages": [spread(stage) for stage in data["stages"]]}
 
     @model_validator(mode="after")
     def _check_layers(self) -> Self:
@@ -234,6 +236,7 @@ class RunConfig(Config):
     """A training run."""
 
     name: str
+    """Also that of its folder, runs/NAME."""
     steps: PositiveInt
     seed: int = 0
     model: ModelConfig
@@ -245,6 +248,13 @@ class RunConfig(Config):
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     mesh: MeshConfig = MeshConfig()
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, name: str) -> str:
+        if not name.strip() or name.startswith(".") or "/" in name or "\\" in name:
+            raise ValueError(f"'{name}' cannot name the run's folder: no slashes, and no dot at its start (--out takes any path)")
+        return name
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
