@@ -47,7 +47,11 @@ def _import_plugins() -> None:
             spec = importlib.util.spec_from_file_location(name, path)
             assert spec is not None and spec.loader is not None
             sys.modules[name] = module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
+            try:
+                spec.loader.exec_module(module)
+            except Exception as error:  # whatever a user's file does
+                what = " ".join(str(error).split())
+                raise UserError(f"{path}, of MNEMAX_PLUGINS, cannot be imported: {type(error).__name__}: {what}.") from error
 
 
 def _subclasses(base: type) -> list[type]:
@@ -79,7 +83,8 @@ def kinds(choice: str) -> dict[str, type[Config]]:
         if kind is None:
             continue
         if kind in found:
-            raise UserError(f"{choice} kind '{kind}' is defined twice: {found[kind].__module__} and {cls.__module__}.")
+            files = (sys.modules[c.__module__].__file__ for c in (found[kind], cls))
+            raise UserError(f"The {choice} kind '{kind}' is defined twice, in {' and in '.join(map(str, files))}; rename one.")
         found[kind] = cls
     return dict(sorted(found.items()))
 
