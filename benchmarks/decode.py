@@ -23,6 +23,9 @@ class Dtype(StrEnum):
     bfloat16 = "bfloat16"
 
 
+CONTENDERS, DTYPES, BATCHES = list(Name), list(Dtype), [1, 8]
+
+
 def contender(name: Name, dtype: Dtype, model: Path, torch_python: str) -> contest.Contender:
     command = [torch_python, str(contest.WORKERS / "decode_torch.py"), "--cache", name.removeprefix("torch-")]
     return contest.Contender(name, [*command, "--model", str(model), "--dtype", dtype])
@@ -31,9 +34,9 @@ def contender(name: Name, dtype: Dtype, model: Path, torch_python: str) -> conte
 def main(
     model: Annotated[Path, typer.Argument(help="Hugging Face folder, as scripts/fetch_smollm2.py writes it", exists=True)],
     torch_python: Annotated[str, typer.Option(envvar="TORCH_PYTHON", help="python with torch and transformers")] = "python",
-    contenders: Annotated[list[Name], typer.Option("--contender")] = list(Name),
-    dtypes: Annotated[list[Dtype], typer.Option("--dtype", help="dtype of weights and compute")] = list(Dtype),
-    batches: Annotated[list[int], typer.Option("--batch")] = [1, 8],
+    contenders: Annotated[list[Name], typer.Option("--contender")] = CONTENDERS,
+    dtypes: Annotated[list[Dtype], typer.Option("--dtype", help="dtype of weights and compute")] = DTYPES,
+    batches: Annotated[list[int], typer.Option("--batch")] = BATCHES,
     prompt: Annotated[int, typer.Option(help="tokens of each prompt")] = 64,
     new: Annotated[int, typer.Option(help="tokens generated after it")] = 128,
     rounds: int = 5,

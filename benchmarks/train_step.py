@@ -1,4 +1,4 @@
-"""Training steps of one 10.23 M-parameter model on this machine, by mnemax's rivals in turn (docs/benchmarks.md).
+"""Training steps of one 10.23 M-parameter model on this machine, by each contender in turn (docs/benchmarks.md).
 
 uv run python benchmarks/train_step.py --torch-python TORCH_ENV/bin/python --maxtext-python MAXTEXT_ENV/bin/python
 """
@@ -6,7 +6,9 @@ uv run python benchmarks/train_step.py --torch-python TORCH_ENV/bin/python --max
 import json
 import statistics
 import tempfile
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +27,9 @@ class Name(StrEnum):
 class Dtype(StrEnum):
     float32 = "float32"
     bfloat16 = "bfloat16"
+
+
+CONTENDERS, DTYPES = list(Name), list(Dtype)
 
 
 def contender(name: Name, dtype: Dtype, torch_python: str, maxtext_python: str, scratch: Path) -> contest.Contender:
@@ -49,32 +54,34 @@ def contender(name: Name, dtype: Dtype, torch_python: str, maxtext_python: str, 
 def main(
     torch_python: Annotated[str, typer.Option(envvar="TORCH_PYTHON", help="python with torch and transformers")] = "python",
     maxtext_python: Annotated[str, typer.Option(envvar="MAXTEXT_PYTHON", help="python with MaxText")] = "python",
-    contenders: Annotated[list[Name], typer.Option("--contender")] = list(Name),
-    dtypes: Annotated[list[Dtype], typer.Option("--dtype", help="compute dtype; weights are float32")] = list(Dtype),
+    contenders: Annotated[list[Name], typer.Option("--contender")] = CONTENDERS,
+    dtypes: Annotated[list[Dtype], typer.Option("--dtype", help="compute dtype; weights are float32")] = DTYPES,
     rounds: int = 5,
     steps: Annotated[int, typer.Option(help="steps a turn")] = 1,
     starts: Annotated[int, typer.Option(help="fresh processes whose first step is timed, each contender")] = 1,
     out: Annotated[Path, typer.Option(help="every answer and the summary, as JSON")] = Path("runs/benchmarks/train_step.json"),
 ) -> None:
     """Step the same model by every contender in turn and print tokens/s, memory and time to the first step, as ratios."""
-    logs = out.parent / f"{out.stem}-logs"
     report = {"machine": contest.machine(), "steps": steps, "rounds": rounds, "dtypes": {}}
     for dtype in dtypes:
         with tempfile.TemporaryDirectory() as scratch:
-
-            def fresh(name: Name) -> contest.Contender:
-                return contender(name, dtype, torch_python, maxtext_python, Path(scratch))
-
-            answers = contest.play([fresh(name) for name in contenders], rounds, {"steps": steps}, logs, warmup={"steps": 2})
-            check(answers)
-            results = contest.summary(answers, contenders[0])
-            for name in contenders if starts else []:
-                seconds = [contest.first_step_seconds(fresh(name), {"steps": 1}, logs) for _ in range(starts)]
-                results[name]["first_step_seconds"] = statistics.median(seconds)
+            make = partial(contender, dtype=dtype, torch_python=torch_python, maxtext_python=maxtext_python, scratch=Path(scratch))
+            answers, results = measure(make, contenders, rounds, steps, starts, logs=out.parent / f"{out.stem}-logs")
         report["dtypes"][dtype] = {"summary": results, "answers": answers}
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=1) + "\n")
         contest.show(f"training step, {dtype} compute", results, contenders[0])
+
+
+def measure(make: Callable[[Name], contest.Contender], names: list[Name], rounds: int, steps: int, starts: int, logs: Path):
+    """All answers by name, and their summary; ``make`` gives a contender with an empty compile cache at each call."""
+    answers = contest.play([make(name) for name in names], rounds, {"steps": steps}, logs, warmup={"steps": 2})
+    check(answers)
+    results = contest.summary(answers, names[0])
+    for name in names if starts else []:
+        seconds = [contest.first_step_seconds(make(name), {"steps": 1}, logs) for _ in range(starts)]
+        results[name]["first_step_seconds"] = statistics.median(seconds)
+    return answers, results
 
 
 def check(answers: dict[str, list[dict]]) -> None:
