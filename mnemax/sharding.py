@@ -99,14 +99,28 @@ def einsum(equation: str, *operands: jax.Array, axes: Axes, dtype=None) -> jax.A
     `dtype` is that of the result and of the accumulation; default: the operands'.
     """
     mesh = _mesh()
-    if mesh is None:
-        return jnp.einsum(equation, *operands, preferred_element_type=dtype)
     letters, result = equation.split("->")
+    if mesh is None:
+        return jnp.einsum(*_merged(letters, result, *operands), preferred_element_type=dtype)
     size = {c: n for term, o in zip(letters.split(","), operands, strict=True) for c, n in zip(term, o.shape, strict=True)}
     spec = partition(axes, tuple(size[c] for c in result), mesh)
     if _explicit(mesh):
         return jnp.einsum(equation, *operands, preferred_element_type=dtype, out_sharding=spec)
     return jax.lax.with_sharding_constraint(jnp.einsum(equation, *operands, preferred_element_type=dtype), spec)
+
+
+def _merged(letters: str, result: str, *operands: jax.Array):
+    """The same product with the two letters that end the first operand and begin the second as one: "btnh,nhd" as "btn,nd".
+
+    XLA's CPU backend copies a weight that is contracted over two axes. Only for arrays on one device: a split axis cannot merge.
+    """
+    first, second = letters.split(",")
+    pair = first[-2:]
+    if len(first) > 2 and second.startswith(pair) and not set(pair) & set(result):
+        x, w = operands
+        operands = (x.reshape(*x.shape[:-2], -1), w.reshape(-1, *w.shape[2:]))
+        letters = f"{first[:-1]},{second[0]}{second[2:]}"
+    return (f"{letters}->{result}", *operands)
 
 
 def rows(table: jax.Array, indices: jax.Array, axes: Axes) -> jax.Array:

@@ -147,7 +147,8 @@ def _lists(node: Any) -> Any:
 
 
 def _sentence(kind: type[Config], error: ValidationError) -> str:
-    first, *others = error.errors()
+    # A misspelt field is the reason why another is missing, so it is told first.
+    first, *others = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     # A list whose item is wrong is also reported as too short.
     others = [other for other in others if other["loc"] != first["loc"][: len(other["loc"])]]
     field, reason = _of_one(kind, first)
@@ -191,9 +192,9 @@ def _reason(error: Any, last: str, owner: type[Config]) -> str:
         case "union_tag_not_found":
             return f"needs a 'kind', got {given!r}"
         case "model_type" | "model_attributes_type" | "dict_type":
-            return f"this is a mapping of fields, got {given!r}"
+            return f"should be a mapping of fields, got {given!r}"
         case "tuple_type":
-            return f"this is a list, got {given!r}"
+            return f"should be a list, got {given!r}"
         case "value_error":
             return str(error["ctx"]["error"])
         case _:

@@ -2,12 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from mnemax.data.bytelevel import train_bpe
@@ -19,6 +20,7 @@ from mnemax.data.sources.prepared import INDEX, LENGTHS, RECORD_TOKENS
 from mnemax.data.sources.text import TextSource, find_files
 from mnemax.data.tokenizers import Tokenizer, load_tokenizer
 from mnemax.errors import UserError
+from mnemax.files import refuse_taken, writing
 
 SHARD_TOKENS = 100_000_000
 
@@ -32,30 +34,38 @@ def prepare(
 ) -> dict[str, Any]:
     """Tokenises text in a stream into the folder `out`, for sources of kind `prepared`. Returns its index.
 
-    The folder appears under its name when it is complete: a run that is killed leaves `out.partial`, which the next one replaces.
+    The folder appears under its name when it is complete: a killed process leaves `out.partial`, which the next one replaces.
     It holds `shard-*.array_record`, `lengths.npy` (tokens a document), `index.json` and the tokenizer.
 
     Raises:
-        UserError: a source cannot be read or is empty, or `out` exists.
+        UserError: a source cannot be read or is empty, or `out` exists or cannot be written.
     """
     out = Path(out).expanduser()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is not an empty folder; prepare writes a new one.")
+    refuse_taken(out)
     sources = _sources(source)
     encode = load_tokenizer(tokenizer)
+    bad = BadItems(skip_bad)
+    with writing(out), _partial_folder(out) as partial:
+        index = _write(partial, sources, encode, bad, shard_tokens)
+        bad.summarize()
+        if not index["documents"]:
+            raise UserError(f"{', '.join(map(str, sources))} holds no documents; nothing was prepared.")
+        if out.exists():
+            out.rmdir()
+        partial.rename(out)
+    return index
+
+
+@contextmanager
+def _partial_folder(out: Path) -> Generator[Path]:
+    """The folder's stand-in while it is written, gone if that fails."""
     partial = out.with_name(out.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    bad = BadItems(skip_bad)
-    index = _write(partial, sources, encode, bad, shard_tokens)
-    bad.summarize()
-    if not index["documents"]:
-        shutil.rmtree(partial)
-        raise UserError(f"{', '.join(map(str, sources))} holds no documents; nothing was prepared.")
-    if out.exists():
-        out.rmdir()
-    partial.rename(out)
-    return index
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def train_tokenizer(
@@ -64,13 +74,16 @@ def train_tokenizer(
     """Trains a byte-level BPE on text and saves it in the folder `out`, as `tokenizer.json` and `tokenizer_config.json`.
 
     Raises:
-        UserError: a source cannot be read, or the vocabulary is too small for bytes.
+        UserError: a source cannot be read, the vocabulary is too small for bytes, or `out` exists or cannot be written.
     """
+    out = Path(out).expanduser()
+    refuse_taken(out)
     bad = BadItems(skip_bad)
     sources = _sources(source)
     tokenizer = Tokenizer(train_bpe((text for each in sources for text in each.texts(bad)), vocab_size))
     bad.summarize()
-    tokenizer.save(out)
+    with writing(out):
+        tokenizer.save(out)
     return tokenizer
 
 
@@ -153,8 +166,12 @@ def _records(tokens: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _progress() -> Progress:
+    console = Console()
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.fields[documents]:,} documents, {task.fields[bytes]:,} bytes, {task.fields[tokens]:,} tokens"),
         TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
     )

@@ -53,10 +53,11 @@ class Tokenizer:
         return self.backend.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids without the special ones; bytes that are no UTF-8 become U+FFFD."""
+        """Text of ids without the special ones and those of no token; bytes that are no UTF-8 become U+FFFD."""
+        known = [i for i in ids if i < self.vocab_size]  # a model's vocabulary may be padded
         if self._byte_pieces is None:
-            return self.backend.decode(list(ids), skip_special_tokens=True)
-        return b"".join(self._byte_pieces[i] for i in ids).decode("utf-8", "replace")
+            return self.backend.decode(known, skip_special_tokens=True)
+        return b"".join(self._byte_pieces[i] for i in known).decode("utf-8", "replace")
 
     def stream(self) -> "Stream":
         """Decodes ids as they come."""
@@ -172,6 +173,8 @@ class Stream:
 
     def add(self, token: int) -> str:
         """The complete characters up to and with this id, after those given before; maybe none."""
+        if token >= self._tokenizer.vocab_size:
+            return ""
         if (pieces := self._tokenizer._byte_pieces) is not None:
             return self._utf8.decode(pieces[token])
         return self._stream.step(self._tokenizer.backend, token) or ""

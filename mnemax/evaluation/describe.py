@@ -1,8 +1,12 @@
 """What a configuration is and costs, as tables for the console."""
 
+from typing import Any
+
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from mnemax.configs.base import Config
 from mnemax.configs.schema import LayerConfig, ModelConfig
 from mnemax.evaluation.accounting import LayerCost, forward_flops, human, layer_costs, parameters, state_bytes, train_flops
 
@@ -12,37 +16,34 @@ def describe(model: ModelConfig, name: str, console: Console, context: int | Non
     context = model.max_length if context is None else context
     costs = layer_costs(model, context)
     total = state_bytes(model, 1, context)
-    console.print(f"[bold]{name}[/]: {human(parameters(model))} parameters, {len(model.layers)} layers of width {model.width}")
-    console.print(
-        f"{human(forward_flops(model, context), 'FLOPs')} a token forward, {human(train_flops(model, context), 'FLOPs')} trained, "
-        f"averaged over {context} tokens"
+    forward, trained = (human(flops(model, context), "FLOPs") for flops in (forward_flops, train_flops))
+    lines = (
+        f"[bold]{name}[/]: {human(parameters(model))} parameters, {len(model.layers)} layers of width {model.width}",
+        f"a token costs {forward} forward, {trained} trained (mean over {context:,} tokens)",
+        _plan(model, costs),
+        f"decode state after {context:,} tokens ({model.dtype}): {human(total, 'B')}, {human(total / context, 'B')} a token",
+        f"a decode step reads {human(sum(cost.read_bytes for cost in costs), 'B')} of it",
     )
-    console.print(_plan(model, costs, context))
-    console.print(
-        f"decode state at {context} tokens: {human(total, 'B')} = {human(total / context, 'B')} a token; "
-        f"a step reads {human(sum(cost.read_bytes for cost in costs), 'B')} of it"
-    )
+    for line in lines:
+        console.print(line, highlight=False)
 
 
-def _plan(model: ModelConfig, costs: list[LayerCost], context: int) -> Table:
-    table = Table(title=f"layer plan ({model.dtype}, context {context})", title_justify="left")
-    for column in ("layers", "projection", "memory", "feed-forward"):
-        table.add_column(column)
-    for column in ("B a token written", "state B", "read B a step"):
-        table.add_column(column, justify="right")
+def _plan(model: ModelConfig, costs: list[LayerCost]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, leading=1)
+    table.add_column("layers", no_wrap=True)
+    table.add_column("attention, memory, feed-forward", ratio=1)
+    for column in ("B written\na token", "B of state\na layer", "B read\na step"):
+        table.add_column(column, justify="right", no_wrap=True)
     first = 0
     for stage in model.stages:
         for position, layer in enumerate(stage.layers):
             cost = costs[first + position]
             table.add_row(
                 _numbers(first + position, len(stage.layers), stage.repeat),
-                _short(layer.attention.projection),
-                _memory(layer),
-                _short(layer.feedforward),
+                "\n".join((_short(layer.attention.projection), _memory(layer), _short(layer.feedforward))),
                 *(f"{value:,}" for value in (cost.entry_bytes, cost.state_bytes, cost.read_bytes)),
             )
         first += len(stage.layers) * stage.repeat
-        table.add_section()
     return table
 
 
@@ -60,16 +61,21 @@ def _memory(layer: LayerConfig) -> str:
     return _short(attention.memory) + (f" → writes {attention.write}" if attention.write is not None else "")
 
 
-def _short(node) -> str:
-    """A node's kind and the fields that were set, nested nodes left out."""
-    fields = {name: getattr(node, name) for name in node.model_fields_set if name != "kind"}
-    return " ".join(
-        [
-            node.kind,
-            *(
-                f"{name}={value}"
-                for name, value in fields.items()
-                if isinstance(value, int | float) and not isinstance(value, bool)
-            ),
-        ]
-    )
+def _short(node: Config) -> str:
+    """A node's kind, and the fields that are not as by default."""
+    fields = {
+        name: getattr(node, name)
+        for name, field in type(node).model_fields.items()
+        if name != "kind" and getattr(node, name) != field.get_default(call_default_factory=True)
+    }
+    return " ".join([*filter(None, [getattr(node, "kind", None)]), *(f"{name}={_value(v)}" for name, v in fields.items())])
+
+
+def _value(value: Any) -> str:
+    match value:
+        case Config():
+            return f"({_short(value)})"
+        case None | bool():
+            return {None: "none", True: "yes", False: "no"}[value]
+        case _:
+            return str(value)

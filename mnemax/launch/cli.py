@@ -1,9 +1,10 @@
 """The command line. Imports happen inside the commands, so that `--help` answers at once."""
 
+import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,7 +12,7 @@ from mnemax.errors import UserError
 
 HELP = """Pretrain, sample, measure and export language models whose attention remembers less.
 
-CONFIG is a shipped configuration's name or a YAML file; any field is overridden as dotted.field=value, e.g.
+CONFIG is a shipped configuration's name, a YAML file or a run's folder; any field is overridden as dotted.field=value, e.g.
 optimizer.peak_lr=1e-3 model.layer.attention.memory.kind=window model.layer.attention.memory.size=64."""
 
 app = typer.Typer(
@@ -24,25 +25,38 @@ app = typer.Typer(
 data_app = typer.Typer(help="Prepare data, and train tokenizers.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
-Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG] [FIELD=VALUE]...", show_default=False)]
+ConfigName = Annotated[
+    str,
+    typer.Argument(metavar="CONFIG", help="A shipped configuration's name, a YAML file or a run's folder.", show_default=False),
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="Fields to set, dotted from the top.", show_default=False)
+]
+Sources = Annotated[list[str], typer.Argument(metavar="SRC", help="Files, folders or globs.", show_default=False)]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Count malformed items and go on.")]
+Dtype = Literal["float32", "bfloat16"]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.", show_default=False)]
 
 
 @app.command()
 def train(
-    words: Words = None,
+    config: ConfigName = "",
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; default: runs/NAME, numbered if taken.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the newest run of this name exactly where it stopped.")
     ] = False,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Train a model; without CONFIG, the embedded default: real text, on a CPU, in a few minutes."""
-    from mnemax.configs.load import load_run
+    from mnemax.configs.load import is_run, load_run
     from mnemax.launch.runs import choose_folder
 
     _cache_compilations()
-    config, overrides = _split(words or [])
-    run = load_run(config, overrides)
+    config, overrides = _split(config, overrides)
+    run = load_run(config, [*overrides, *(["data.skip_bad=true"] if skip_bad else [])])
+    if resume and out is None and is_run(config):
+        out = Path(config)
     folder = choose_folder(run.name, out, resume)
     from mnemax.launch.finish import finish
     from mnemax.training.trainer import train
@@ -65,7 +79,7 @@ def sample(
     min_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 0.0,
     seed: int = 0,
     step: Annotated[int | None, typer.Option(help="A checkpoint's step; default: the newest.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16; default: the model's.")] = None,
+    dtype: Annotated[Dtype | None, typer.Option(help="Of activations and decode state; default: the model's.")] = None,
 ) -> None:
     """Continue a prompt, streaming; prints the speed of prefill and decoding and the bytes of decode state."""
     from mnemax.launch.sampling import stream_sample
@@ -80,7 +94,8 @@ def sample(
 
 @app.command()
 def describe(
-    words: Words = None,
+    config: ConfigName = "",
+    overrides: Overrides = None,
     context: Annotated[int | None, typer.Option(help="Tokens of context; default: the model's longest.", min=1)] = None,
 ) -> None:
     """Show a configuration's parameters, FLOPs a token, layer plan and decode bytes."""
@@ -89,7 +104,7 @@ def describe(
     from mnemax.configs.load import load_model
     from mnemax.evaluation.describe import describe
 
-    config, overrides = _split(words or [])
+    config, overrides = _split(config, overrides)
     describe(load_model(config, overrides), config, Console(), context)
 
 
@@ -113,7 +128,7 @@ def export(
     folder: RunFolder,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new Hugging Face folder.", show_default=False)],
     step: Annotated[int | None, typer.Option(help="A checkpoint's step; default: the newest.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    dtype: Annotated[Dtype, typer.Option(help="Of the weights.")] = "float32",
 ) -> None:
     """Write a run as a Hugging Face folder."""
     from mnemax.launch.convert import export_run
@@ -126,7 +141,7 @@ def import_(
     source: Annotated[Path, typer.Argument(metavar="HF_DIR", help="A Hugging Face folder.", show_default=False)],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new run's folder.", show_default=False)],
 ) -> None:
-    """Read a Hugging Face folder as a run's folder, to sample, evaluate or train on."""
+    """Read a Hugging Face folder as a run's folder, to sample, describe or export."""
     from mnemax.launch.convert import import_folder
 
     import_folder(source, out)
@@ -134,45 +149,38 @@ def import_(
 
 @data_app.command()
 def prepare(
-    source: Annotated[list[str], typer.Argument(metavar="SRC... OUT", help="Files, folders or globs; the last is the new folder.")],
+    sources: Sources,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The new folder of shards.", show_default=False)],
     tokenizer: Annotated[str, typer.Option(help="bytes, embedded, or a tokenizer.json or its folder.")] = "bytes",
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip malformed items.")] = False,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Tokenize once into array_record shards, for sources of kind `prepared`."""
     from mnemax.data.prepare import prepare
 
-    sources, out = _sources_and_out(source)
     index = prepare(sources, out, _tokenizer(tokenizer), skip_bad=skip_bad)
     print(f"{out}: {index['documents']:,} documents, {index['tokens']:,} tokens.")
 
 
 @data_app.command()
 def train_tokenizer(
-    source: Annotated[list[str], typer.Argument(metavar="SRC... OUT", help="Files, folders or globs; the last is the new folder.")],
-    vocab_size: Annotated[int, typer.Option(min=257)] = 4096,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip malformed items.")] = False,
+    sources: Sources,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The tokenizer's new folder.", show_default=False)],
+    vocab_size: Annotated[int, typer.Option(help="Ids at most: 256 bytes, merges, and one special token.", min=257)] = 4096,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Train a byte-level BPE, written as tokenizer.json."""
     from mnemax.data.prepare import train_tokenizer
 
-    sources, out = _sources_and_out(source)
     tokenizer = train_tokenizer(sources, out, vocab_size, skip_bad=skip_bad)
-    print(f"{out}: {tokenizer.vocab_size} ids.")
+    print(f"{out}: {tokenizer.vocab_size:,} ids; use it as data.tokenizer={{kind: hf, path: {out}}}.")
 
 
-def _split(words: list[str]) -> tuple[str, list[str]]:
-    """The configuration's name and the overrides."""
+def _split(config: str, overrides: list[str] | None) -> tuple[str, list[str]]:
+    """The configuration and the overrides, the first of which may stand in the configuration's place."""
     from mnemax.configs.load import DEFAULT
 
-    if words and "=" not in words[0]:
-        return words[0], words[1:]
-    return DEFAULT, words
-
-
-def _sources_and_out(words: list[str]) -> tuple[list[str], str]:
-    if len(words) < 2:
-        raise UserError(f"Name at least one source and the new folder, got only '{words[0]}'.")
-    return words[:-1], words[-1]
+    words = [config, *(overrides or [])] if config else []
+    return (words[0], words[1:]) if words and "=" not in words[0] else (DEFAULT, words)
 
 
 def _tokenizer(name: str):
@@ -195,8 +203,18 @@ def _cache_compilations() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
+def _warnings_to_console() -> None:
+    """What the package warns of is said as errors are: a sentence to stderr."""
+    logger = logging.getLogger("mnemax")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("mnemax: %(message)s"))
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+
+
 def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2; `--debug` anywhere shows the traceback."""
+    _warnings_to_console()
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")

@@ -1,27 +1,36 @@
 """What the end of a run shows: samples and curves."""
 
+import shlex
 from pathlib import Path
 
 from rich.console import Console
 from rich.panel import Panel
+from rich.text import Text
 
 from mnemax.configs.schema import RunConfig
-from mnemax.launch.sampling import prompt_ids
+from mnemax.files import writing
+from mnemax.launch.sampling import prompt_ids, visible
 from mnemax.models.folder import open_model
 from mnemax.models.generate import Generator, Sampling
 from mnemax.training.metrics import plot_curves
 
 
 def finish(run: RunConfig, folder: Path, bits_per_byte: float | None) -> None:
-    """Prints samples (kept in samples.txt), draws curves.png, and says where everything is."""
+    """Prints samples (kept in samples.txt), draws curves.png, and says where everything is.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
     console = Console(highlight=False)
     texts = samples(run, folder)
-    (folder / "samples.txt").write_text("\n\n----\n\n".join(texts))
     for text in texts:
-        console.print(Panel(text.strip("\n"), title="sample", title_align="left"), markup=False)
-    curves = plot_curves(folder, run.name)
+        console.print(Panel(Text(visible(text.strip("\n"))), title="sample", title_align="left"))
+    with writing(folder):
+        (folder / "samples.txt").write_text("\n\n----\n\n".join(texts), "utf-8")
+        curves = plot_curves(folder, run.name)
     quality = "" if bits_per_byte is None else f"validation {bits_per_byte:.3f} bits/byte; "
-    console.print(f"{quality}curves in {curves}, checkpoints and metrics beside it; `mnemax sample {folder}` continues any prompt.")
+    console.print(f"{quality}curves in {curves}, checkpoints and metrics beside it", soft_wrap=True)
+    console.print(f'to continue a prompt: mnemax sample {shlex.quote(str(folder))} --prompt "..."', soft_wrap=True)
 
 
 def samples(run: RunConfig, folder: Path) -> list[str]:

@@ -27,7 +27,8 @@ def make_mesh(config: "MeshConfig", devices: int | None = None) -> jax.sharding.
         sizes[sizes.index(-1)] = count // fixed
     if int(np.prod(sizes)) != count:
         shape = ", ".join(f"mesh.{name}={size}" for name, size in zip(AXES, (config.data, config.fsdp, config.tensor), strict=True))
-        raise UserError(f"{shape} do not multiply to the {count} devices there are (-1 takes the rest).")
+        there_are = f"{count} devices there are" if count > 1 else "1 device there is"
+        raise UserError(f"{shape} do not multiply to the {there_are} (-1 takes the rest).")
     return jax.make_mesh(tuple(sizes), AXES)
 
 

@@ -1,5 +1,6 @@
 """Samples on the console."""
 
+import itertools
 from pathlib import Path
 
 from rich.console import Console
@@ -12,9 +13,9 @@ from mnemax.models.generate import Generator, Sampling, Speed
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """A prompt as the model saw documents begin: with the start token, where the tokenizer has one."""
-    start = [] if tokenizer.start is None else [tokenizer.start]
-    return start + tokenizer.encode(prompt)
+    """A prompt as its tokenizer begins a text; an empty one begins a document."""
+    start = tokenizer.bos if prompt else tokenizer.start
+    return ([] if start is None else [start]) + tokenizer.encode(prompt)
 
 
 def stream_sample(model: Model, folder: Path, prompts: list[str], tokens: int, sampling: Sampling, seed: int) -> None:
@@ -30,26 +31,34 @@ def stream_sample(model: Model, folder: Path, prompts: list[str], tokens: int, s
     streams = [tokenizer.stream() for _ in prompts]
     texts = list(prompts)
     stop = [] if tokenizer.eos is None else [tokenizer.eos]
-    if len(prompts) == 1:
-        print(prompts[0], end="", flush=True)
-    for row in Generator(model.config, model.params, sampling).stream(ids, tokens, stop=stop, seed=seed, speed=speed):
+    generator = Generator(model.config, model.params, sampling)
+    for _ in itertools.islice(generator.stream(ids, tokens), 2):
+        pass  # compiles prefill and step, so that the speed is theirs alone
+    for i, row in enumerate(generator.stream(ids, tokens, stop=stop, seed=seed, speed=speed)):
         pieces = ["" if token is None or token in stop else stream.add(token) for stream, token in zip(streams, row, strict=True)]
         texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
         if len(prompts) == 1:
-            print(pieces[0], end="", flush=True)
-    print()
-    if len(prompts) > 1:
+            print(visible(pieces[0] if i else texts[0]), end="", flush=True)
+    if len(prompts) == 1:
+        print()
+    else:
         for text in texts:
             console.rule()
-            console.print(text, markup=False)
+            print(visible(text))
+        console.rule()
     console.print(f"\n[dim]{report(speed)}[/]")
 
 
+CONTROL = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
+
+
+def visible(text: str) -> str:
+    """Text with control characters replaced: what a half-trained model says must not reprogram the terminal."""
+    return text.translate(CONTROL)
+
+
 def report(speed: Speed) -> str:
-    """Prefill and decode tokens/s, and bytes of decode state; the first call's compilation is part of prefill."""
+    """Prefill and decode tokens/s, and bytes of decode state."""
     prefill = speed.prompt_tokens / speed.prefill_seconds
-    decode = speed.new_tokens / speed.decode_seconds if speed.decode_seconds else 0.0
-    return (
-        f"prefill {human(prefill)} tokens/s (compilation included), decode {human(decode)} tokens/s, "
-        f"decode state {human(speed.state_bytes, 'B')}"
-    )
+    decode = f"{human(speed.new_tokens / speed.decode_seconds)} tokens/s" if speed.decode_seconds else "nothing"
+    return f"prefill {human(prefill)} tokens/s · decode {decode} · decode state {human(speed.state_bytes, 'B')}"

@@ -9,29 +9,39 @@ from flax import nnx
 from mnemax.sharding import Axes, einsum, gathered
 
 
-def linear(equation: str, x: jax.Array, weight: nnx.Param, *, axes: Axes) -> jax.Array:
+ROWS = 8  # fewest rows of a bfloat16 product that XLA's CPU backend does natively; for fewer it converts the whole weight
+
+
+def linear(equation: str, x: jax.Array, weight: nnx.Param, *, axes: Axes, dtype=None) -> jax.Array:
     """einsum(equation, x, weight) in x's dtype, laid out by `axes`.
 
     The weight is gathered over `fsdp` in both passes rather than kept; its gradient is accumulated in float32 and left split over
     `fsdp`, so that the sum over devices is a reduce-scatter.
 
     Args:
-        equation: of x and the weight, e.g. "btd,dnh->btnh"; no letter is in only one operand and not in the result.
+        equation: of x [B, T, ...] and the weight, e.g. "btd,dnh->btnh"; no letter is in only one operand and not in the result.
+        dtype: of the result; default: x's.
     """
-    return _linear(equation, axes, weight.axes, x, weight[...])
+    B, T = x.shape[:2]
+    few = x.dtype == jnp.bfloat16 and B * T < ROWS and jax.default_backend() == "cpu"
+    if few:
+        x = jnp.pad(x, ((0, 0), (0, -(-ROWS // B) - T), *((0, 0),) * (x.ndim - 2)))
+    y = _linear(equation, axes, weight.axes, dtype, x, weight[...])
+    return y[:, :T] if few else y
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _linear(equation: str, axes: Axes, weight_axes: Axes, x: jax.Array, w: jax.Array) -> jax.Array:
-    return einsum(equation, x, gathered(w, x.dtype, weight_axes), axes=axes)
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
+def _linear(equation: str, axes: Axes, weight_axes: Axes, dtype, x: jax.Array, w: jax.Array) -> jax.Array:
+    return einsum(equation, x, gathered(w, x.dtype, weight_axes), axes=axes, dtype=dtype)
 
 
-def _forward(equation: str, axes: Axes, weight_axes: Axes, x: jax.Array, w: jax.Array):
-    return _linear(equation, axes, weight_axes, x, w), (x, w)
+def _forward(equation: str, axes: Axes, weight_axes: Axes, dtype, x: jax.Array, w: jax.Array):
+    return _linear(equation, axes, weight_axes, dtype, x, w), (x, w)
 
 
-def _backward(equation: str, axes: Axes, weight_axes: Axes, saved, g: jax.Array):
+def _backward(equation: str, axes: Axes, weight_axes: Axes, dtype, saved, g: jax.Array):
     x, w = saved
+    g = g.astype(x.dtype)
     operands, y = equation.split("->")
     of_x, of_w = operands.split(",")
     names = dict(zip(of_w, weight_axes, strict=True)) | dict(zip(y, axes, strict=True))

@@ -10,11 +10,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from mnemax.layers.feedforward import Aux
+from mnemax.layers.linear import linear
 from mnemax.layers.memories import Place, State
 from mnemax.layers.norm import RMSNorm
 from mnemax.layers.param import Init
 from mnemax.models.stage import Stage, add_aux
-from mnemax.sharding import einsum, rows, shard, use
+from mnemax.sharding import rows, shard, use
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import ModelConfig
@@ -91,8 +92,12 @@ class Decoder(nnx.Module):
         return matrix, self.config.logit_scale, self.config.logit_softcap
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """Logits in float32."""
-        return project_logits(x, *self.readout())
+        """softcap(scale x W) in float32."""
+        tied = self.unembedding is None
+        equation, weight = ("btd,vd->btv", self.embedding) if tied else ("btd,dv->btv", self.unembedding)
+        z = linear(equation, x, weight, axes=("batch", "seq", "vocab"), dtype=jnp.float32) * self.config.logit_scale
+        softcap = self.config.logit_softcap
+        return z if softcap is None else softcap * jnp.tanh(z / softcap)
 
     def __call__(
         self, tokens: Int[Array, "B T"], positions: Int[Array, "B T"] | None = None, state: DecodeState | None = None, **options
@@ -104,10 +109,3 @@ class Decoder(nnx.Module):
     def init_state(self, batch: int, capacity: int) -> DecodeState:
         """The empty state of `batch` rows of at most `capacity` tokens."""
         return DecodeState(jnp.int32(0), [stage.init_state(batch, capacity) for stage in self.stages])
-
-
-def project_logits(x: Float[Array, "B T D"], matrix: Float[Array, "D V"], scale: float, softcap: float | None):
-    """softcap(scale x W) in float32, [B, T, V]."""
-    z = einsum("btd,dv->btv", x, matrix, axes=("batch", "seq", "vocab"), dtype=jnp.float32)
-    z = z if scale == 1.0 else z * scale
-    return z if softcap is None else softcap * jnp.tanh(z / softcap)

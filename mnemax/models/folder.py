@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mnemax.configs import load
 from mnemax.errors import UserError
+from mnemax.files import refuse_taken, writing
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import ModelConfig
@@ -46,12 +47,12 @@ def save_model(folder: Path, config: "ModelConfig", params: "Params", step: int 
     """Writes a model that no run has made (an import) as one.
 
     Raises:
-        UserError: the folder holds something already.
+        UserError: the folder holds something already, or cannot be written.
     """
     from mnemax.training.checkpoint import save_params
 
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} exists and is not empty; name a new folder.")
-    folder.mkdir(parents=True, exist_ok=True)
-    load.save(config, folder / "model.yaml")
+    refuse_taken(folder)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        load.save(config, folder / "model.yaml")
     save_params(folder, params, step)

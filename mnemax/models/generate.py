@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from mnemax.configs.base import Config, Fraction, NonNegativeFloat, PositiveInt
 from mnemax.errors import UserError
 from mnemax.models.decoder import DecodeState
-from mnemax.models.params import Params, bind, weights
+from mnemax.models.params import Params, bind, unstack, weights
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import ModelConfig
@@ -79,8 +79,8 @@ class Generator:
     def __post_init__(self):
         dtype = jnp.dtype(self.config.dtype)
         described = weights(self.config)
-        cast = jax.jit(lambda params: {n: p.astype(dtype) if described[n].contract else p for n, p in params.items()})
-        self.params = cast(self.params)
+        cast = {n: jnp.asarray(p, dtype if described[n].contract else None) for n, p in self.params.items()}
+        self.params = unstack(cast, described)
         self.prefill = jax.jit(partial(_prefill, self.config, self.sampling), donate_argnums=1)
         self.step = jax.jit(partial(_step, self.config, self.sampling), donate_argnums=1)
 

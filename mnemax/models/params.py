@@ -69,6 +69,11 @@ def init_params(config: "ModelConfig", key: jax.Array) -> Params:
     return build(key)
 
 
+def unstack(params: Params, described: dict[str, Weight]) -> Params:
+    """Stacked weights as tuples of one array a repeat. Decoding reads every weight once a token: a slice would be a copy."""
+    return {n: tuple(p[i] for i in range(p.shape[0])) if described[n].stacked else p for n, p in params.items()}
+
+
 def bind(config: "ModelConfig", params: Params) -> Decoder:
     """The model that holds these parameters. Cheap under `jax.jit`: only the structure is traced."""
     model = jax.eval_shape(lambda: Decoder(config, jax.random.key(0)))

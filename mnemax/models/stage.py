@@ -36,12 +36,14 @@ class Stage(nnx.Module):
         self.layers = jax.vmap(group)(jax.random.split(key, config.repeat))
 
     def init_state(self, batch: int, capacity: int) -> list[State]:
-        """Each layer's empty state, stacked over repeats; a reader's is ()."""
+        """Each layer's empty state, stacked over repeats (or a tuple of them, as the weights are); a reader's is ()."""
 
         def stacked(block: Block, config) -> State:
             if block.attention.memory is None:
                 return ()
             state = block.attention.memory.init(batch, capacity, config.attention.projection.entry(self.model))
+            if self.unstacked:
+                return jax.tree.map(lambda a: tuple(jnp.copy(a) for _ in range(self.config.repeat)), state)
             return jax.tree.map(lambda a: jnp.repeat(a[None], self.config.repeat, axis=0), state)
 
         return [stacked(*both) for both in zip(self.layers, self.config.layers, strict=True)]
@@ -65,11 +67,32 @@ class Stage(nnx.Module):
 
         if remat in REMAT:
             repeat = jax.checkpoint(repeat, policy=REMAT[remat], prevent_cse=False)
+        if self.unstacked:
+            return self._unrolled(repeat, x, states)
         if self.config.repeat == 1:
             x, (states, bus, aux) = repeat(x, jax.tree.map(lambda a: a[0], (self.layers, states)))
             return x, jax.tree.map(lambda a: a[None], states), bus, aux
         x, (states, _, aux) = jax.lax.scan(repeat, x, (self.layers, states))
         return x, states, bus, jax.tree.map(jnp.sum, aux)
+
+    @property
+    def unstacked(self) -> bool:
+        """Whether weights are tuples of one array a repeat (`params.unstack`): then nothing is sliced, and nothing is scanned."""
+        return isinstance(jax.tree.leaves(self.layers, is_leaf=_is_tuple)[0], tuple)
+
+    def _unrolled(self, repeat, x: jax.Array, states: list[State] | None):
+        new, bus, total = [], {}, {}
+        for r in range(self.config.repeat):
+            layers, state = (jax.tree.map(lambda leaf: leaf[r], tree, is_leaf=_is_tuple) for tree in (self.layers, states))  # noqa: B023
+            x, (state, bus, aux) = repeat(x, (layers, state))
+            new.append(state)
+            total = add_aux(total, aux)
+        states = None if states is None else jax.tree.map(lambda *repeats: repeats, *new)
+        return x, states, bus, total
+
+
+def _is_tuple(node: Any) -> bool:
+    return isinstance(node, tuple) and len(node) > 0 and not hasattr(node, "_fields")
 
 
 def _run(layers: nnx.List, states: list[State] | None, x: jax.Array, place: Place, bus: Bus, implementation: str):

@@ -1,7 +1,9 @@
 """Checkpoints by orbax: asynchronous, atomic, a few kept; the newest that can be read is the one restored."""
 
+import contextlib
 import json
 import subprocess
+from collections.abc import Generator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,26 +104,16 @@ class Checkpoints:
     def close(self) -> None:
         self.manager.close()
 
-    def _writing(self):
-        return _Writing(self)
-
-
-class _Writing:
-    """Turns what the file system refuses into a sentence."""
-
-    def __init__(self, checkpoints: Checkpoints):
-        self.checkpoints = checkpoints
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind, error, traceback) -> None:
-        if error is None or isinstance(error, KeyboardInterrupt):
-            return
-        text = str(error)
-        if isinstance(error, OSError) or "No space left" in text or "RESOURCE_EXHAUSTED" in text:
-            steps = self.checkpoints.manager.all_steps()
+    @contextlib.contextmanager
+    def _writing(self) -> Generator[None]:
+        try:
+            yield
+        except Exception as error:
+            if not _is_refusal(error):
+                raise
+            steps = self.manager.all_steps()
             last = f"the last good checkpoint is of step {max(steps)}" if steps else "there is no earlier one"
-            raise UserError(f"A checkpoint could not be written to {self.checkpoints.folder} ({_brief(error)}); {last}.") from error
+            raise UserError(f"A checkpoint could not be written to {self.folder} ({_brief(error)}); {last}.") from error
 
 
 def as_tree(state: "TrainState") -> dict[str, Any]:
@@ -179,11 +171,20 @@ def load_params(folder: Path, config: "ModelConfig", step: int | None = None) ->
 
 
 def save_params(folder: Path, params: "Params", step: int) -> None:
-    """Writes parameters alone as a checkpoint that `load_params` reads."""
+    """Writes parameters alone as a checkpoint that `load_params` reads.
+
+    Raises:
+        UserError: they could not be written.
+    """
     import orbax.checkpoint as ocp
 
-    with ocp.StandardCheckpointer() as writer:
-        writer.save((folder / "checkpoints" / str(step) / "state").resolve(), {"params": params})
+    try:
+        with ocp.StandardCheckpointer() as writer:
+            writer.save((folder / "checkpoints" / str(step) / "state").resolve(), {"params": params})
+    except Exception as error:
+        if not _is_refusal(error):
+            raise
+        raise UserError(f"A checkpoint could not be written to {folder} ({_brief(error)}).") from error
 
 
 def save_environment(path: Path) -> None:
@@ -198,6 +199,11 @@ def save_environment(path: Path) -> None:
     revision = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     changed = bool(subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False).stdout.strip())
     path.write_text(json.dumps({"git": revision or None, "uncommitted": changed, "packages": versions}, indent=2) + "\n")
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the file system refused; tensorstore says so by a ValueError."""
+    return isinstance(error, OSError) or "No space left" in str(error) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _brief(error: Exception) -> str:

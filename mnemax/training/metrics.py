@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from mnemax.configs.schema import LogConfig
 from mnemax.errors import UserError
+from mnemax.files import writing
 
 type Record = dict[str, float]
 
@@ -73,26 +74,31 @@ class WandB:
 
 
 class Metrics:
-    """All the writers of a run."""
+    """All the writers of a run; each method raises UserError if the folder cannot be written."""
 
     def __init__(self, folder: Path, log: LogConfig, name: str, config: dict[str, Any], resumed: int):
-        self.lines = JsonLines(folder / "metrics.jsonl", resumed)
+        self.path = folder / "metrics.jsonl"
+        with writing(self.path):
+            self.lines = JsonLines(self.path, resumed)
         self.others: list[Writer] = []
-        if log.tensorboard:
-            self.others.append(TensorBoard(folder / "tensorboard"))
         if log.wandb is not None:
             self.others.append(WandB(log.wandb, name, config, folder))
+        if log.tensorboard:
+            self.others.append(TensorBoard(folder / "tensorboard"))
 
     def write(self, split: str, step: int, values: Record) -> None:
-        for writer in (self.lines, *self.others):
-            writer.write(split, step, values)
+        with writing(self.path):
+            for writer in (self.lines, *self.others):
+                writer.write(split, step, values)
 
     def flush(self) -> None:
-        self.lines.flush()
+        with writing(self.path):
+            self.lines.flush()
 
     def close(self) -> None:
-        for writer in (self.lines, *self.others):
-            writer.close()
+        with writing(self.path):
+            for writer in (*self.others, self.lines):
+                writer.close()
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +18,9 @@ from mnemax.data.pipeline import train_iterator, validation_batches
 from mnemax.data.tokenizers import Tokenizer, check_vocabulary, load_tokenizer
 from mnemax.errors import UserError
 from mnemax.evaluation import accounting
+from mnemax.files import writing
 from mnemax.launch.mesh import check_batch, make_mesh, put_batch
+from mnemax.launch.sampling import prompt_ids
 from mnemax.training.checkpoint import Checkpoints, save_environment
 from mnemax.training.metrics import Metrics, bits_per_byte
 from mnemax.training.progress import TrainProgress
@@ -50,21 +53,23 @@ class Trainer:
 
     def __init__(self, run: RunConfig, folder: Path, resume: bool):
         self.run, self.folder = run, folder
+        if resume:
+            check_resumable(run, folder)
         self.tokenizer = load_tokenizer(run.data.tokenizer)
         check_vocabulary(self.tokenizer, run.model.vocab_size)
+        check_prompt(run, self.tokenizer)
         self.mesh = make_mesh(run.mesh)
         check_batch(run.data.batch_size // run.training.accumulate, self.mesh)
         self.iterator = train_iterator(run.data, self.tokenizer, run.seed, jax.process_index(), jax.process_count())
         self.validation = Validation(run, self.tokenizer, self.mesh)
         self.token_bytes = self.tokenizer.token_bytes
-        if resume:
-            check_same_model(run, folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        if jax.process_index() == 0:
-            load.save(run, folder / "config.yaml")
-            load.save(run.model, folder / "model.yaml")
-            save_environment(folder / "environment.json")
-            self.tokenizer.save(folder / "tokenizer")
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if jax.process_index() == 0:
+                load.save(run, folder / "config.yaml")
+                load.save(run.model, folder / "model.yaml")
+                save_environment(folder / "environment.json")
+                self.tokenizer.save(folder / "tokenizer")
         self.resume = resume
         self.best: float | None = None
 
@@ -77,7 +82,8 @@ class Trainer:
                 state, wrong = checkpoints.restore(state, self.iterator)
                 for sentence in wrong:
                     console.print(f"[yellow]{self.folder}: {sentence}; trying the one before.")
-                console.print(f"Resuming at step {int(state.step)}.")
+                done = int(state.step)
+                console.print(f"Resuming at step {done}." if done < self.run.steps else f"All {self.run.steps} steps are done.")
             try:
                 state = self._loop(state, checkpoints, stop)
                 checkpoints.wait()
@@ -209,22 +215,59 @@ def stop_signals() -> Iterator[StopSignal]:
             signal.signal(number, handler)
 
 
-def check_same_model(run: RunConfig, folder: Path) -> None:
-    """Refuses to resume another architecture.
+def check_resumable(run: RunConfig, folder: Path) -> None:
+    """Refuses to resume another architecture, optimiser or order of the data.
 
     Raises:
-        UserError: naming the fields of `model` that differ.
+        UserError: naming the fields that differ.
     """
     saved = load.load_run(str(folder / "config.yaml"))
-    if fields := list(differences(saved.model.model_dump(), run.model.model_dump(), "model")):
-        raise UserError(f"{folder} was trained with another architecture; these fields differ: {'; '.join(fields[:5])}.")
+    fields = list(differences(saved.model.model_dump(), run.model.model_dump(), "model"))
+    what = "architecture"
+    if not fields:
+        fields = list(differences(_kept(saved), _kept(run), ""))
+        what = "optimiser or order of data"
+    if fields:
+        raise UserError(f"{folder} was trained with another {what}; these fields differ: {'; '.join(fields[:5])}.")
+
+
+def _kept(run: RunConfig) -> dict[str, Any]:
+    """What the optimiser's state and the position in the data mean nothing without."""
+    data = run.data
+    return {
+        "seed": run.seed,
+        "optimizer.kind": run.optimizer.kind,
+        "data.packing": data.packing,
+        "data.sequence_length": data.sequence_length,
+        "data.sources": [{"kind": getattr(source, "kind", "")} for source in data.sources],
+    }
+
+
+def check_prompt(run: RunConfig, tokenizer: Tokenizer) -> None:
+    """Refuses, before the run, what its samples could not begin with.
+
+    Raises:
+        UserError: the prompt is empty and the tokenizer has no start token, or it leaves no room for new tokens.
+    """
+    if not run.evaluation.samples:
+        return
+    length = len(prompt_ids(tokenizer, run.evaluation.sample_prompt))
+    if not length:
+        raise UserError(
+            "evaluation.sample_prompt is empty, and data.tokenizer has no start token to begin with; give one, or "
+            "evaluation.samples=0."
+        )
+    if length >= run.model.max_length:
+        raise UserError(
+            f"evaluation.sample_prompt has {length} tokens, which leaves no room in model.max_length ({run.model.max_length})."
+        )
 
 
 def differences(a, b, path: str) -> Iterator[str]:
     """'path: saved -> given' for every leaf that differs."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in {**a, **b}:
-            yield from differences(a.get(key), b.get(key), f"{path}.{key}")
+            yield from differences(a.get(key), b.get(key), f"{path}.{key}".lstrip("."))
     elif isinstance(a, tuple | list) and isinstance(b, tuple | list) and len(a) == len(b):
         for i, (x, y) in enumerate(zip(a, b, strict=True)):
             yield from differences(x, y, f"{path}[{i}]")
@@ -234,14 +277,16 @@ def differences(a, b, path: str) -> Iterator[str]:
 
 def describe_cost(run: RunConfig, mesh: jax.sharding.Mesh) -> None:
     """Tells what the run will cost before it starts."""
-    tokens = run.steps * run.data.batch_size * run.data.sequence_length
+    batch = run.data.batch_size * run.data.sequence_length
+    tokens = run.steps * batch
     flops = accounting.train_flops(run.model, run.data.sequence_length)
-    costs = accounting.layer_costs(run.model, run.data.sequence_length)
-    written = sum(cost.entry_bytes for cost in costs)
+    written = sum(cost.entry_bytes for cost in accounting.layer_costs(run.model, run.data.sequence_length))
+    device = f"{mesh.devices.flat[0].device_kind} device{'s' if mesh.size > 1 else ''}"
     console.print(
-        f"[bold]{run.name}[/]: {accounting.human(accounting.parameters(run.model))} parameters, "
-        f"{accounting.human(written, 'B')} of decode state a token written; "
-        f"{run.steps} steps of {accounting.human(run.data.batch_size * run.data.sequence_length)} tokens = "
-        f"{accounting.human(tokens)} tokens, {accounting.human(flops * tokens, 'FLOPs')} "
-        f"on {mesh.size} {mesh.devices.flat[0].device_kind} device{'s' if mesh.size > 1 else ''}."
+        f"[bold]{run.name}[/]: {accounting.human(accounting.parameters(run.model))} parameters; "
+        f"a token adds up to {accounting.human(written, 'B')} of decode state",
+        f"{accounting.human(tokens)} tokens: {run.steps:,} step{'s' if run.steps > 1 else ''} of {accounting.human(batch)}; "
+        f"{accounting.human(flops * tokens, 'FLOPs')} on {mesh.size} {device}",
+        sep="\n",
+        highlight=False,
     )

@@ -35,7 +35,7 @@ class BadItems:
             UserError: `message`, unless bad items are skipped.
         """
         if not self.skip:
-            raise UserError(message)
+            raise UserError(f"{message.rstrip('.')}; --skip-bad (data.skip_bad=true) counts such items and goes on.")
         self.count += 1
         self.first = self.first or message
 

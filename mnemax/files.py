@@ -1,0 +1,28 @@
+"""Writing files: what the file system refuses becomes a sentence."""
+
+import contextlib
+from collections.abc import Generator
+from pathlib import Path
+
+from mnemax.errors import UserError
+
+
+def refuse_taken(folder: Path) -> None:
+    """
+    Raises:
+        UserError: there is something under this name already, an empty folder excepted.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not an empty folder; name a new one.")
+
+
+@contextlib.contextmanager
+def writing(place: Path | str) -> Generator[None]:
+    """
+    Raises:
+        UserError: the system refuses to write what the block writes, the disk is full, say.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{place} cannot be written: {error.strerror or error}.") from error
