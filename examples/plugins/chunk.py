@@ -12,7 +12,19 @@ import jax
 import jax.numpy as jnp
 
 from mnemax.configs.base import PositiveInt
-from mnemax.layers.memories import Entry, EntrySpec, Memory, MemoryConfig, Place, Slots, State, empty_slots, entry_bytes, row_index
+from mnemax.layers.memories import (
+    Entry,
+    EntrySpec,
+    Memory,
+    MemoryConfig,
+    Place,
+    Slots,
+    State,
+    empty_slots,
+    entry_bytes,
+    laid_out_as,
+    row_index,
+)
 
 
 class ChunkConfig(MemoryConfig):
@@ -59,8 +71,9 @@ class Chunk(Memory):
 
     @override
     def update(self, state: State, entry: Entry, place: Place, retention) -> tuple[State, ChunkView]:
-        index = jnp.broadcast_to(row_index(place), place.positions.shape)
-        old, now = state, {"entries": entry, "index": index}
+        index = laid_out_as(jnp.broadcast_to(row_index(place), place.positions.shape), place.positions)
+        now = {"entries": entry, "index": index}
+        old = jax.tree.map(laid_out_as, state, now)
         ring = old["index"].shape[1]
         at = place.index[-ring:] % ring
         new = jax.tree.map(lambda o, n: o.at[:, at].set(n[:, -ring:].astype(o.dtype)), old, now)
