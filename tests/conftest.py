@@ -6,8 +6,8 @@ from jaxtyping import install_import_hook
 
 from tests import array_shapes
 
-# Less optimised code compiles about four times as fast, and no test runs a program long enough to miss the rest.
-FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=1"
+# Unoptimised code compiles several times as fast, and no test runs a program long enough to miss the rest.
+FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

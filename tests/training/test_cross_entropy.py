@@ -58,8 +58,8 @@ def test_large_logits_do_not_overflow():
 
 def test_bfloat16_sums_in_float32():
     x, matrix, targets, weights = inputs(400)
-    half = x.astype(jnp.bfloat16), matrix.astype(jnp.bfloat16)
-    nll = cross_entropy(*half, targets, weights, chunk=64)[1]
-    exact = plain(*(a.astype(jnp.float32) for a in half), targets, weights)[1]
+    x, matrix = x.astype(jnp.bfloat16), matrix.astype(jnp.bfloat16)
+    nll = cross_entropy(x, matrix, targets, weights, chunk=64)[1]
+    exact = plain(x.astype(jnp.float32), matrix.astype(jnp.float32), targets, weights)[1]
     assert nll.dtype == jnp.float32
     np.testing.assert_allclose(nll, exact, rtol=1e-4)
