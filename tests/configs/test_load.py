@@ -10,6 +10,7 @@ from mnemax.configs.load import load_model, load_run, shipped
 from mnemax.errors import UserError
 
 ATTENTION = "stages[0].layers[0].attention"
+MEMORY = f"{ATTENTION}.memory"
 
 
 def write(folder: Path, name: str, tree: dict) -> str:
@@ -46,10 +47,11 @@ def test_base_lies_under_its_file_and_beside_it(model, tmp_path):
 
 
 def test_a_model_is_named_within_a_run_and_changed(tmp_path):
-    run = load_run(write(tmp_path, "r.yaml", {"steps": 3, "model": {"base": "window", "width": 32}, "data": {"sequence_length": 32}}))
+    rest = {"steps": 3, "data": {"sequence_length": 32}}
+    run = load_run(write(tmp_path, "r.yaml", {"model": {"base": "window", "width": 32}, **rest}))
     assert run.name == "r"
     assert run.model == load_model("window", ["width=32"])
-    named = load_run(write(tmp_path, "s.yaml", {"steps": 3, "model": "window", "data": {"sequence_length": 32}}))
+    named = load_run(write(tmp_path, "s.yaml", {"model": "window", **rest}))
     assert named.model == load_model("window")
 
 
@@ -110,12 +112,12 @@ def test_mistakes_in_a_run(overrides, sentence):
     ("overrides", "sentence"),
     [
         (["layer.attention.projection.heads=3"], f"{ATTENTION}.projection: heads (3) is not divisible by kv_heads (2)"),
-        (["layer.attention.projection.head=3"], f"{ATTENTION}.projection.head: no such field; did you mean 'heads'? allowed: heads"),
+        (["layer.attention.projection.head=3"], f"{ATTENTION}.projection.head: no such field; did you mean 'heads'? allowed"),
         (["layer.attention.projection.rope.fraction=0.2"], "rope.fraction (0.2) of head_width (16) is odd"),
-        (["layer.attention.memory.kind=window", "layer.attention.memory.size=0"], f"{ATTENTION}.memory.size: input should be greater"),
-        (["layer.attention.memory.kind=windw"], f"{ATTENTION}.memory: no kind 'windw'; did you mean 'window'? allowed: full, window"),
-        (["layer.attention.memory.size=3"], f"{ATTENTION}.memory: needs a 'kind', got {{'size': 3}}"),
-        (["layer.attention.memory.kind=window"], f"{ATTENTION}.memory.size: this field is required"),
+        (["layer.attention.memory.kind=window", "layer.attention.memory.size=0"], f"{MEMORY}.size: input should be greater"),
+        (["layer.attention.memory.kind=windw"], f"{MEMORY}: no kind 'windw'; did you mean 'window'? allowed: full, window"),
+        (["layer.attention.memory.size=3"], f"{MEMORY}: needs a 'kind', got {{'size': 3}}"),
+        (["layer.attention.memory.kind=window"], f"{MEMORY}.size: this field is required"),
         (["layer.attention.read=nothing"], f"{ATTENTION}.read: no layer before it writes 'nothing' (written so far: none)"),
         (["layer.attention.write=kv"], "stages[0].layers[1].attention.write: the name 'kv' is written twice"),
         (["layer.attention.read=kv", "layer.attention.write=kv"], "'write' cannot stand beside 'read: kv'"),
