@@ -203,25 +203,31 @@ def _cache_compilations() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
-def _warnings_to_console() -> None:
-    """What the package warns of is said as errors are: a sentence to stderr."""
-    logger = logging.getLogger("mnemax")
+def _show_warnings(debug: bool) -> None:
+    """The package's own warnings are said as errors are, in a sentence to stderr; those of libraries are for debugging.
+
+    Libraries log an exception with its traceback before they raise it, and it is told when it arrives.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("mnemax: %(message)s"))
-    logger.handlers[:] = [handler]
-    logger.propagate = False
+    if not debug:
+        handler.addFilter(logging.Filter("mnemax"))
+    logging.basicConfig(handlers=[handler], force=True)
 
 
 def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2; `--debug` anywhere shows the traceback."""
-    _warnings_to_console()
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
+    _show_warnings(debug)
     try:
         app()
+        return
     except UserError as error:
         if debug:
             raise
-        print(f"mnemax: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        sentence = f"mnemax: {error}"
+    # Outside of the block the error is forgotten, and what its traceback still held open closes before the interpreter does.
+    print(sentence, file=sys.stderr)
+    raise SystemExit(2)

@@ -1,7 +1,9 @@
 """Checkpoints by orbax: asynchronous, atomic, a few kept; the newest that can be read is the one restored."""
 
 import contextlib
+import errno
 import json
+import shutil
 import subprocess
 from collections.abc import Generator
 from importlib.metadata import PackageNotFoundError, version
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnemax.errors import UserError
+from mnemax.evaluation.accounting import human
 
 if TYPE_CHECKING:
     import grain
@@ -58,12 +61,13 @@ class Checkpoints:
         if step in self.manager.all_steps():
             return
         metrics = None if validation_loss is None else {"validation_loss": validation_loss}
+        tree = as_tree(state)
         with self._writing():
+            self.manager.wait_until_finished()
+            _need_room(self.folder, tree)
             self.manager.save(
                 step,
-                args=ocp.args.Composite(
-                    state=ocp.args.StandardSave(as_tree(state)), data=grain.checkpoint.CheckpointSave(iterator)
-                ),
+                args=ocp.args.Composite(state=ocp.args.StandardSave(tree), data=grain.checkpoint.CheckpointSave(iterator)),
                 metrics=metrics,
             )
 
@@ -102,7 +106,13 @@ class Checkpoints:
         return state, wrong
 
     def close(self) -> None:
-        self.manager.close()
+        """Waits for what is being written.
+
+        Raises:
+            UserError: it could not be written.
+        """
+        with self._writing():
+            self.manager.close()
 
     @contextlib.contextmanager
     def _writing(self) -> Generator[None]:
@@ -201,10 +211,20 @@ def save_environment(path: Path) -> None:
     path.write_text(json.dumps({"git": revision or None, "uncommitted": changed, "packages": versions}, indent=2) + "\n")
 
 
+def _need_room(folder: Path, tree: dict[str, Any]) -> None:
+    """Refuses early what the disk has no room for: a write that fails on the way leaves tracebacks of tensorstore's threads."""
+    import jax
+
+    needed, free = sum(leaf.nbytes for leaf in jax.tree.leaves(tree)), shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(errno.ENOSPC, f"No space left: it takes {human(needed, 'B')}, and {human(free, 'B')} are free")
+
+
 def _is_refusal(error: Exception) -> bool:
     """Whether the file system refused; tensorstore says so by a ValueError."""
     return isinstance(error, OSError) or "No space left" in str(error) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:160]
