@@ -1,6 +1,7 @@
 """From YAML and dotted overrides to a validated configuration; every mistake becomes one sentence."""
 
 import difflib
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +18,10 @@ from mnemax.errors import UserError
 
 SHIPPED = Path(__file__).parent
 DEFAULT = "default"
+
+# What a YAML value may compute from another, e.g. `hidden_lr: ${div:256,${model.width}}`.
+for _name, _function in {"mul": operator.mul, "div": operator.truediv, "floordiv": operator.floordiv}.items():
+    OmegaConf.register_new_resolver(_name, _function, replace=True)
 
 
 def shipped(folder: str) -> list[str]:
@@ -66,12 +71,12 @@ def save(config: Config, path: Path) -> None:
 
 
 def _read(source: str, folder: str, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The YAML tree of a name or file, with interpolations resolved and every `base:` laid under its mapping."""
+    """The YAML tree of a name or file, every `base:` laid under its mapping; interpolations wait for the overrides."""
     path = _find(source, folder)
     if path in seen:
         raise UserError(f"{path}: 'base' leads back to itself by way of {', '.join(p.name for p in seen)}.")
     try:
-        tree = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        tree = OmegaConf.to_container(OmegaConf.load(path))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
@@ -123,7 +128,10 @@ def _override(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
             OmegaConf.update(config, key, value, merge=False, force_add=True)
         except (OmegaConfBaseException, IndexError, ValueError, TypeError) as error:
             raise UserError(f"override {key}: there is no such place in the configuration.") from error
-    return _lists(OmegaConf.to_container(config, resolve=True))
+    try:
+        return _lists(OmegaConf.to_container(config, resolve=True))
+    except (OmegaConfBaseException, ArithmeticError, TypeError) as error:
+        raise UserError(f"A value that refers to another cannot be resolved: {' '.join(str(error).split())}.") from error
 
 
 def _pair(override: str) -> tuple[str, Any]:
