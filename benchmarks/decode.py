@@ -5,6 +5,7 @@ uv run python benchmarks/decode.py HF_FOLDER --torch-python TORCH_ENV/bin/python
 
 import json
 import random
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ import typer
 
 
 class Name(StrEnum):
+    mnemax = "mnemax"
     torch_dynamic = "torch-dynamic"
     torch_static = "torch-static"
 
@@ -27,6 +29,10 @@ CONTENDERS, DTYPES, BATCHES = list(Name), list(Dtype), [1, 8]
 
 
 def contender(name: Name, dtype: Dtype, model: Path, torch_python: str) -> contest.Contender:
+    if name is Name.mnemax:
+        return contest.Contender(
+            name, [sys.executable, str(contest.WORKERS / "decode_mnemax.py"), "--model", str(model), "--dtype", dtype]
+        )
     command = [torch_python, str(contest.WORKERS / "decode_torch.py"), "--cache", name.removeprefix("torch-")]
     return contest.Contender(name, [*command, "--model", str(model), "--dtype", dtype])
 

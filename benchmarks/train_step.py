@@ -5,6 +5,7 @@ uv run python benchmarks/train_step.py --torch-python TORCH_ENV/bin/python --max
 
 import json
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable
 from enum import StrEnum
@@ -18,6 +19,7 @@ from workers import shape
 
 
 class Name(StrEnum):
+    mnemax = "mnemax"
     maxtext = "maxtext"
     maxtext_light_remat = "maxtext-light-remat"
     torch_eager = "torch-eager"
@@ -38,6 +40,17 @@ def contender(name: Name, dtype: Dtype, torch_python: str, maxtext_python: str, 
         command = [torch_python, str(contest.WORKERS / "train_torch.py"), "--dtype", dtype]
         command += ["--compile"] if name is Name.torch_compiled else []
         return contest.Contender(name, command, {"TORCHINDUCTOR_CACHE_DIR": tempfile.mkdtemp(dir=scratch)})
+    if name is Name.mnemax:
+        worker = contest.WORKERS / "train_mnemax.py"
+        overrides = [f"model.dtype={dtype}"]
+        command_line = ["-u", "-m", "mnemax", "train", str(worker.with_suffix(".yaml")), "steps=1", *overrides]
+        return contest.Contender(
+            name,
+            [sys.executable, str(worker), *overrides],
+            {"XDG_CACHE_HOME": tempfile.mkdtemp(dir=scratch)},
+            start_command=[sys.executable, *command_line, "--out", tempfile.mkdtemp(dir=scratch)],
+            started="step 1:",
+        )
     flags = [f"dtype={dtype}", f"jax_cache_dir={tempfile.mkdtemp(dir=scratch)}"]
     flags += ["remat_policy=minimal_with_context"] if name is Name.maxtext_light_remat else []
     flags.append(f"base_output_directory={scratch}")

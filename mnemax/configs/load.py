@@ -21,7 +21,7 @@ DEFAULT = "default"
 
 # What a YAML value may compute from another, e.g. `hidden_lr: ${div:256,${model.width}}`.
 for _name, _function in {"mul": operator.mul, "div": operator.truediv, "floordiv": operator.floordiv}.items():
-    OmegaConf.register_new_resolver(_name, _function, replace=True)
+    OmegaConf.register_resolver(_name, _function, replace=True)
 
 
 def shipped(folder: str) -> list[str]:

@@ -8,7 +8,6 @@ from flax import nnx
 
 from mnemax.sharding import Axes, einsum, gathered
 
-
 ROWS = 8  # fewest rows of a bfloat16 product that XLA's CPU backend does natively; for fewer it converts the whole weight
 
 
