@@ -25,7 +25,8 @@ def run(*command: str, cwd: Path = ROOT, **environment: str) -> str:
 def test_a_plugin_is_a_kind_and_has_its_bytes():
     plugins = {"MNEMAX_PLUGINS": "examples/plugins"}
     assert "| `chunk` | Chunked attention" in run("mnemax", "kinds", **plugins)
-    described = run("mnemax", "describe", "examples/chunk.yaml", "--context", "100", COLUMNS="200", **plugins)
+    fields = ["model.dtype=float32", *(f"model.layer.attention.projection.{field}" for field in ("kv_heads=2", "head_width=32"))]
+    described = run("mnemax", "describe", "examples/chunk.yaml", *fields, "--context", "100", COLUMNS="200", **plugins)
     # 32 slots of 2 heads x 32 x (key and value) x 4 bytes and a row index, against 100 slots without one
     assert "chunk size=32" in described
     assert f"{32 * (2 * 32 * 2 * 4 + 4):,}" in described
