@@ -13,7 +13,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from mnemax.data.bytelevel import train_bpe
 from mnemax.data.config import BytesTokenizer, EmbeddedTokenizer, HFTokenizer
-from mnemax.data.sources import BadItems, SourceConfig
+from mnemax.data.sources import BadItems, SourceConfig, reason
 from mnemax.data.sources.jsonl import JsonlSource
 from mnemax.data.sources.parquet import ParquetSource
 from mnemax.data.sources.prepared import INDEX, LENGTHS, RECORD_TOKENS
@@ -128,6 +128,15 @@ def _write(folder: Path, sources: list[SourceConfig], tokenizer: Tokenizer, bad:
     return index
 
 
+@contextmanager
+def _array_record_errors() -> Generator[None]:
+    """array_record's RuntimeErrors, by which it says what the file system refuses, as OSErrors."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OSError(reason(error).partition(";")[0]) from error
+
+
 class _Shards(AbstractContextManager):
     """Writes documents as records of at most RECORD_TOKENS tokens, in files of about `shard_tokens`."""
 
@@ -137,6 +146,7 @@ class _Shards(AbstractContextManager):
         self._writer: Any = None
         self._room = 0
 
+    @_array_record_errors()
     def write(self, tokens: np.ndarray) -> None:
         for record in _records(tokens):
             if self._room <= 0:
@@ -152,6 +162,7 @@ class _Shards(AbstractContextManager):
         self._writer = ArrayRecordWriter(str(self.folder / self.names[-1]), "group_size:1")
         self._room = self.shard_tokens
 
+    @_array_record_errors()
     def _close(self) -> None:
         if self._writer is not None:
             self._writer.close()

@@ -104,7 +104,7 @@ class Tokenizer:
         """Writes `tokenizer.json` and `tokenizer_config.json`, which transformers' AutoTokenizer reads."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self.backend.save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer.json").write_text(self.backend.to_str(pretty=True), "utf-8")
         names = {i: token for token, i in self._vocabulary.items()}
         written = {
             "tokenizer_class": "PreTrainedTokenizerFast",

@@ -2,7 +2,8 @@
 
 import jax
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from mnemax.configs.schema import RunConfig
 from mnemax.evaluation import accounting
@@ -17,13 +18,11 @@ class TrainProgress:
         peak = accounting.peak_flops(mesh.devices.flat[0])
         self.peak = None if peak is None else peak * mesh.size
         self.progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            BarColumn(bar_width=24),  # what shrinks on a narrow terminal
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[status]}"),
-            TimeElapsedColumn(),
-            TextColumn("<"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
+            TextColumn("left"),
             console=console,
             disable=not console.is_terminal,
         )
