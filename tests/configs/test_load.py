@@ -8,6 +8,8 @@ import yaml
 from mnemax.configs import load
 from mnemax.configs.load import load_model, load_run, shipped
 from mnemax.errors import UserError
+from mnemax.layers.memories.full import FullConfig
+from mnemax.layers.memories.window import WindowConfig
 
 ATTENTION = "stages[0].layers[0].attention"
 MEMORY = f"{ATTENTION}.memory"
@@ -34,7 +36,7 @@ def model() -> dict:
 
 def test_layer_defaults_reach_every_layer(model, tmp_path):
     config = load_model(write(tmp_path, "m.yaml", model))
-    assert [layer.attention.memory.kind for layer in config.layers] == ["full", "window"] * 2
+    assert [type(layer.attention.memory) for layer in config.layers] == [FullConfig, WindowConfig] * 2
     assert {layer.attention.projection.heads for layer in config.layers} == {4}
 
 
@@ -142,11 +144,10 @@ def test_a_reader_must_fit_its_writer(model, tmp_path):
 
 
 def test_names_stay_in_a_repeated_stage(model, tmp_path):
-    stages = [{"repeat": 2, "layers": [{"attention": {"write": "kv"}}]}, {"layers": [{"attention": {"read": "kv"}}]}]
+    writer, reader = ([{"attention": {role: "kv"}}] for role in ("write", "read"))
     with pytest.raises(UserError, match=r"stages\[1\].*no layer before it writes 'kv'"):
-        load_model(write(tmp_path, "m.yaml", model | {"stages": stages}))
-    stages[0]["repeat"] = 1
-    assert load_model(write(tmp_path, "m.yaml", model | {"stages": stages}))
+        load_model(write(tmp_path, "m.yaml", model | {"stages": [{"repeat": 2, "layers": writer}, {"layers": reader}]}))
+    assert load_model(write(tmp_path, "m.yaml", model | {"stages": [{"layers": writer}, {"layers": reader}]}))
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,8 @@ def test_adamw_is_adamw():
         return optax.apply_updates(params, updates), state
 
     expected = {name: params[name].astype(np.float64) for name in names}
-    state, m, v = method.init(params), dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    state = method.init(params)
+    m, v = ({name: np.zeros(params[name].shape) for name in names} for _ in range(2))
     for step in range(1, 4):
         gradients = random_like(step)
         params, state = apply(gradients, state, params)
