@@ -68,7 +68,7 @@ class Stage(nnx.Module):
         if remat in REMAT:
             repeat = jax.checkpoint(repeat, policy=REMAT[remat], prevent_cse=False)
         if self.unstacked:
-            return self._unrolled(repeat, x, states)
+            return self._unrolled(repeat, x, states, bus)
         if self.config.repeat == 1:
             x, (states, bus, aux) = repeat(x, jax.tree.map(lambda a: a[0], (self.layers, states)))
             return x, jax.tree.map(lambda a: a[None], states), bus, aux
@@ -80,15 +80,15 @@ class Stage(nnx.Module):
         """Whether weights are tuples of one array a repeat (`params.unstack`): then nothing is sliced, and nothing is scanned."""
         return isinstance(jax.tree.leaves(self.layers, is_leaf=_is_tuple)[0], tuple)
 
-    def _unrolled(self, repeat, x: jax.Array, states: list[State] | None):
-        new, bus, total = [], {}, {}
+    def _unrolled(self, repeat, x: jax.Array, states: list[State] | None, bus: Bus):
+        new, names, total = [], None, {}
         for r in range(self.config.repeat):
             layers, state = (jax.tree.map(lambda leaf: leaf[r], tree, is_leaf=_is_tuple) for tree in (self.layers, states))  # noqa: B023
-            x, (state, bus, aux) = repeat(x, (layers, state))
+            x, (state, names, aux) = repeat(x, (layers, state))
             new.append(state)
             total = add_aux(total, aux)
         states = None if states is None else jax.tree.map(lambda *repeats: repeats, *new)
-        return x, states, bus, total
+        return x, states, bus if names is None else names, total
 
 
 def _is_tuple(node: Any) -> bool:

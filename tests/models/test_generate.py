@@ -1,4 +1,4 @@
-"""Decoding of a batch of prompts against whole-row logits."""
+"""Stop tokens, counts and refusals of batched decoding; its tokens are held to whole rows in tests/laws."""
 
 import jax
 import numpy as np
@@ -7,7 +7,7 @@ import pytest
 from mnemax.configs.load import load_model
 from mnemax.errors import UserError
 from mnemax.models.generate import Generator, Sampling, Speed
-from mnemax.models.params import bind, weights
+from mnemax.models.params import weights
 
 
 @pytest.fixture(scope="module")
@@ -18,16 +18,6 @@ def generator():
 
 
 PROMPTS = [[5, 6, 7], list(range(33, 75)), [9]]
-
-
-def test_greedy_tokens_are_the_likeliest_of_whole_rows(generator):
-    rows = generator.generate(PROMPTS, 12)
-    logits = jax.jit(lambda params, tokens: bind(generator.config, params)(tokens)[0])
-    for prompt, row in zip(PROMPTS, rows, strict=True):
-        whole = np.zeros((1, 60), np.int32)
-        whole[0, : len(prompt) + 12] = prompt + row
-        likeliest = np.argmax(logits(generator.params, whole)[0], axis=-1)
-        assert row == likeliest[len(prompt) - 1 : len(prompt) + 11].tolist()
 
 
 def test_stop_tokens_end_their_row_alone(generator):
