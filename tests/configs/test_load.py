@@ -158,7 +158,7 @@ def test_names_stay_in_a_repeated_stage(model, tmp_path):
         ("base: {x: 1}\n", "'base' must be the name of a configuration or a file"),
         ("base: me.yaml\n", "'base' leads back to itself"),
         ("base: lama\n", "'lama' is neither a file nor a shipped configuration; did you mean 'llama'?"),
-        ("width: ${nowhere}\n", "is not valid YAML"),
+        ("width: ${nowhere}\n", "Interpolation key 'nowhere' not found"),
     ],
     ids=["list", "syntax", "base a mapping", "base a circle", "base unknown", "interpolation"],
 )
