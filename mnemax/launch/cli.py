@@ -201,6 +201,7 @@ def _cache_compilations() -> None:
 
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mnemax" / "jax"
     jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def _show_warnings(debug: bool) -> None:

@@ -5,6 +5,7 @@ Checkpoints, the optimiser, exports and logs all speak of these names, and none 
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import jax
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from mnemax.configs.schema import ModelConfig
 
 type Params = dict[str, jax.Array]
+
+# Programs of random bits compile three times as fast so, and run as fast: what runs once need not be optimised.
+QUICK = {"xla_backend_optimization_level": "1"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def init_params(config: "ModelConfig", key: jax.Array) -> Params:
     """Initial parameters, float32, laid out by their logical axes on the current mesh."""
     described = weights(config)
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=QUICK if jax.default_backend() == "cpu" else None)
     def build(key: jax.Array) -> Params:
         values = {name: variable[...] for name, variable in _flat(Decoder(config, key)).items()}
         return {name: shard(value, *described[name].axes) for name, value in values.items()}

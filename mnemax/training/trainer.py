@@ -60,6 +60,7 @@ class Trainer:
         check_prompt(run, self.tokenizer)
         self.mesh = make_mesh(run.mesh)
         check_batch(run.data.batch_size // run.training.accumulate, self.mesh)
+        describe_cost(run, self.mesh)
         self.iterator = train_iterator(run.data, self.tokenizer, run.seed, jax.process_index(), jax.process_count())
         self.validation = Validation(run, self.tokenizer, self.mesh)
         self.token_bytes = self.tokenizer.token_bytes
@@ -74,7 +75,6 @@ class Trainer:
         self.best: float | None = None
 
     def run_to_end(self) -> Outcome:
-        describe_cost(self.run, self.mesh)
         with jax.set_mesh(self.mesh), stop_signals() as stop:
             state = init_state(self.run)
             checkpoints = Checkpoints(self.folder.resolve(), self.run.checkpoint)
