@@ -64,8 +64,9 @@ def weights(config: "ModelConfig") -> dict[str, Weight]:
 def init_params(config: "ModelConfig", key: jax.Array) -> Params:
     """Initial parameters, float32, laid out by their logical axes on the current mesh."""
     described = weights(config)
+    alone = not isinstance(key, jax.core.Tracer)  # a part of another program has no options of its own
 
-    @partial(jax.jit, compiler_options=QUICK if jax.default_backend() == "cpu" else None)
+    @partial(jax.jit, compiler_options=QUICK if alone and jax.default_backend() == "cpu" else None)
     def build(key: jax.Array) -> Params:
         values = {name: variable[...] for name, variable in _flat(Decoder(config, key)).items()}
         return {name: shard(value, *described[name].axes) for name, value in values.items()}
