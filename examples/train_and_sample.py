@@ -20,7 +20,7 @@ CONTEXT = 256
 run = RunConfig.model_validate(
     {
         "name": "example",
-        "steps": 200,
+        "steps": 120,
         "model": {
             "width": 96,
             "vocab_size": 1024,
