@@ -93,8 +93,8 @@ class Decoder(nnx.Module):
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """softcap(scale x W) in float32."""
-        tied = self.unembedding is None
-        equation, weight = ("btd,vd->btv", self.embedding) if tied else ("btd,dv->btv", self.unembedding)
+        untied = self.unembedding
+        equation, weight = ("btd,vd->btv", self.embedding) if untied is None else ("btd,dv->btv", untied)
         z = linear(equation, x, weight, axes=("batch", "seq", "vocab"), dtype=jnp.float32) * self.config.logit_scale
         softcap = self.config.logit_softcap
         return z if softcap is None else softcap * jnp.tanh(z / softcap)

@@ -6,7 +6,7 @@ Checkpoints, the optimiser, exports and logs all speak of these names, and none 
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 from flax import nnx
@@ -74,7 +74,7 @@ def init_params(config: "ModelConfig", key: jax.Array) -> Params:
     return build(key)
 
 
-def unstack(params: Params, described: dict[str, Weight]) -> Params:
+def unstack(params: Params, described: dict[str, Weight]) -> dict[str, Any]:
     """Stacked weights as tuples of one array a repeat. Decoding reads every weight once a token: a slice would be a copy."""
     return {n: tuple(p[i] for i in range(p.shape[0])) if described[n].stacked else p for n, p in params.items()}
 

@@ -96,7 +96,7 @@ def test_a_damaged_folder(tmp_path: Path, jsonl, documents, damage):
 
 def test_skipped_items_are_counted(tmp_path: Path, caplog):
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "good"}) + "\n{\n")
-    with pytest.raises(UserError, match="a.jsonl:2"):
+    with pytest.raises(UserError, match=r"a.jsonl:2"):
         prepare(str(tmp_path / "a.jsonl"), tmp_path / "out", BytesTokenizer())
     with caplog.at_level(logging.WARNING):
         index = prepare(str(tmp_path / "a.jsonl"), tmp_path / "out", BytesTokenizer(), skip_bad=True)
