@@ -20,6 +20,7 @@ from mnemax.kernels.mask import Mask
 
 CHUNK = 128  # measured best of 64..512 on CPU; longer sequences use at most MOST_CHUNKS, so that compile time stays flat
 MOST_CHUNKS = 16
+CACHE = 2**21  # bytes of logits that one turn of `_by_rows` works on
 HIDDEN = -1e30  # the logit of a key that a query does not see; finite, which is faster than -inf on CPU
 
 
@@ -37,24 +38,28 @@ def attend(
     K = k.shape[2]
     q = jnp.transpose(q.reshape(B, T, K, N // K, H), (0, 2, 3, 1, 4))
     k, v = jnp.transpose(k, (0, 2, 1, 3)), jnp.transpose(v, (0, 2, 1, 3))
-    out, lse = _each_row(partial(_attention, (scale, softcap)), q, k, v, mask)
+    out, lse = _by_rows(partial(_attention, (scale, softcap)), q, k, v, mask)
     out = jnp.transpose(out, (0, 3, 1, 2, 4)).reshape(B, T, N, v.shape[-1])
     return out, jnp.transpose(lse, (0, 3, 1, 2)).reshape(B, T, N)
 
 
-def _each_row(attention, q, k, v, mask: Mask):
-    """On a CPU, one row after another: the logits of one row's chunk stay in cache, which was measured 2.5 times as fast."""
-    B, T = q.shape[0], q.shape[3]
-    if B == 1 or T == 1 or jax.default_backend() != "cpu":
+def _by_rows(attention, q, k, v, mask: Mask):
+    """On a CPU, a few rows after another: their logits then stay in cache, which was measured 2.5 times as fast."""
+    B, K, G, T, _ = q.shape
+    if T == 1 or jax.default_backend() != "cpu":
+        return attention(q, k, v, mask)
+    row_bytes = 4 * K * G * min(T, CHUNK) * k.shape[2]
+    rows = next(n for n in range(B, 0, -1) if B % n == 0 and (n == 1 or n * row_bytes <= CACHE))
+    if rows == B:
         return attention(q, k, v, mask)
     k_index = jnp.broadcast_to(mask.k_index, (B, *mask.k_index.shape[1:]))
 
-    def row(one):
-        q, k, v, start, index = (a[None] for a in one)
-        out, lse = attention(q, k, v, replace(mask, q_start=start, k_index=index))
-        return out[0], lse[0]
+    def some(group):
+        q, k, v, start, index = group
+        return attention(q, k, v, replace(mask, q_start=start, k_index=index))
 
-    return jax.lax.map(row, (q, k, v, mask.q_start, k_index))
+    groups = jax.tree.map(lambda a: a.reshape(B // rows, rows, *a.shape[1:]), (q, k, v, mask.q_start, k_index))
+    return jax.tree.map(lambda a: a.reshape(B, *a.shape[2:]), jax.lax.map(some, groups))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
