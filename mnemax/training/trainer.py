@@ -102,7 +102,7 @@ class Trainer:
                 state, sums = train_step(state, put_batch(batch, self.mesh, run.training.accumulate))
                 step += 1
                 log.add(step, batch, sums)
-                last = step == run.steps or stop.signal is not None
+                last = step == run.steps
                 if last or step % run.log.every == 0:
                     log.flush(progress)
                 if last or step % run.evaluation.every == 0:
@@ -112,6 +112,10 @@ class Trainer:
                     log.flush(progress)
                     metrics.flush()
                     checkpoints.save(step, state, self.iterator, self.best)
+            if stop.signal is not None:
+                log.flush(progress)
+                metrics.flush()
+                checkpoints.save(step, state, self.iterator, self.best)
         return state
 
     def _validate(self, state: TrainState, step: int, metrics: Metrics, progress: TrainProgress) -> None:
