@@ -103,8 +103,9 @@ def _expand(node: Any, path: Path, folder: str, seen: tuple[Path, ...]) -> Any:
 def _find(source: str, folder: str) -> Path:
     if Path(source).is_file():
         return Path(source).resolve()
-    if (path := SHIPPED / folder / f"{source}.yaml").is_file():
-        return path
+    for place in (folder, "models", "experiments"):  # a user's own model file may lie on a shipped one of either sort
+        if (path := SHIPPED / place / f"{source}.yaml").is_file():
+            return path
     names = shipped(folder)
     near = difflib.get_close_matches(source, names, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
