@@ -189,6 +189,7 @@ def save_params(folder: Path, params: "Params", step: int) -> None:
     import orbax.checkpoint as ocp
 
     try:
+        _need_room(folder, params)
         with ocp.StandardCheckpointer() as writer:
             writer.save((folder / "checkpoints" / str(step) / "state").resolve(), {"params": params})
     except Exception as error:
