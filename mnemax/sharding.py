@@ -69,6 +69,12 @@ def _explicit(mesh) -> bool:
     return all(kind == AxisType.Explicit for kind in mesh.axis_types)
 
 
+def on_explicit_mesh() -> bool:
+    """Whether the current mesh splits arrays over several devices and their types say how."""
+    mesh = _mesh()
+    return mesh is not None and _explicit(mesh)
+
+
 def _lay_out(x: jax.Array, mesh, spec: P) -> jax.Array:
     return jax.sharding.reshard(x, spec) if _explicit(mesh) else jax.lax.with_sharding_constraint(x, spec)
 

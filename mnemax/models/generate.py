@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from mnemax.configs.base import Config, Fraction, NonNegativeFloat, PositiveInt
 from mnemax.errors import UserError
+from mnemax.evaluation.accounting import live_bytes
 from mnemax.models.decoder import DecodeState
 from mnemax.models.params import Params, bind, unstack, weights
 
@@ -108,7 +109,7 @@ class Generator:
             )
         speed = Speed() if speed is None else speed
         state = bind(self.config, self.params).init_state(len(prompts), tokens.shape[1] + max_new)
-        speed.state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        speed.state_bytes = live_bytes(state)
         speed.prompt_tokens = sum(map(len, prompts))
         key = jax.random.key(seed)
         begin = time.perf_counter()

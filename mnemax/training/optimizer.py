@@ -6,6 +6,7 @@ import jax
 import optax
 
 from mnemax.models.params import Params, Weight
+from mnemax.sharding import on_explicit_mesh
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import OptimizerConfig, ScheduleConfig
@@ -81,8 +82,7 @@ def update(
         updates, state = method.update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1 or any(kind != jax.sharding.AxisType.Explicit for kind in mesh.axis_types):
+    if not on_explicit_mesh():
         return step(grads, state, params)
     layout = jax.tree.map(lambda a: jax.typeof(a).sharding.spec, (params, state))
     laid_out: Any = jax.sharding.auto_axes(step, out_sharding=layout)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from mnemax.configs.base import Config
 from mnemax.kernels.mask import Mask
+from mnemax.sharding import on_explicit_mesh
 
 if TYPE_CHECKING:
     from mnemax.layers.param import Init
@@ -117,8 +117,7 @@ def empty_slots(batch: int, slots: int, entry: EntrySpec) -> Entry:
 
 def laid_out_as(slots: jax.Array, written: jax.Array) -> jax.Array:
     """Slots [B, S, ...] split over an Explicit mesh as what is written to them [B, T, ...]; the slots' own axis stays whole."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1 or any(kind != AxisType.Explicit for kind in mesh.axis_types):
+    if not on_explicit_mesh():
         return slots
     batch, _, *rest = jax.typeof(written).sharding.spec
     return jax.sharding.reshard(slots, P(batch, None, *rest))
