@@ -1,0 +1,72 @@
+"""Synthetic tasks: sources whose examples are made as they are read, each a function of a seed and its number.
+
+A kind is one file of `sources/`. It says where the model is asked for something, what the answer is, and how far back in the context
+it was told: loss and accuracy count at those positions alone.
+"""
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, override
+
+from jaxtyping import Float, Integer
+
+from mnemax.configs.base import PositiveInt
+from mnemax.data.sources import SourceConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+UNLIMITED = 2**31 - 1  # examples of a task whose every example is new; as many as grain can shuffle
+SPLITS = {"train": 0, "validation": 1, "test": 2}
+
+
+class Example(NamedTuple):
+    """One example of a task, all of one length.
+
+    Attributes:
+        inputs: what the model reads.
+        targets: what it should say at each position: the next token, or whatever the task asks for there.
+        asked: 1 where it is asked, else 0; the loss and the accuracy are over these.
+        distance: where asked, how many tokens before this one the latest of what the answer follows from lies; else 0.
+    """
+
+    inputs: "Integer[np.ndarray, ' n']"
+    targets: "Integer[np.ndarray, ' n']"
+    asked: "Float[np.ndarray, ' n']"
+    distance: "Integer[np.ndarray, ' n']"
+
+
+class TaskConfig(SourceConfig):
+    """The base of every synthetic task."""
+
+    examples: PositiveInt | None = None
+    """Examples to train on, seen again every epoch; null: every example is new."""
+    split: Literal["train", "validation", "test"] = "train"
+    """Splits never share a random seed."""
+
+    def example(self, rng: "np.random.Generator") -> Example:
+        """One example, all of whose randomness is drawn from `rng`."""
+        raise NotImplementedError
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest example."""
+        raise NotImplementedError
+
+    @property
+    def symbols(self) -> int:
+        """Size of its vocabulary: every token is below this."""
+        raise NotImplementedError
+
+    @property
+    def chance(self) -> float:
+        """Accuracy of one who knows the task's form and nothing of the context."""
+        raise NotImplementedError
+
+    def number(self, number: int, seed: int = 0) -> Example:
+        """Example `number` of this split, always the same one."""
+        import numpy as np
+
+        return self.example(np.random.default_rng((seed % 2**32, SPLITS[self.split], number)))
+
+    @override
+    def held_out(self) -> Self | None:
+        return self.model_copy(update={"split": "validation", "examples": None})
