@@ -177,8 +177,8 @@ class TrainingConfig(Config):
     """Weight of log(Z)^2, which keeps the logits' normaliser near 1."""
     loss_chunk: PositiveInt = 512
     """Positions a row whose logits exist at one time."""
-    remat: Literal["none", "dots", "full"] = "none"
-    """What the backward pass computes again, beside attention's probabilities: nothing, all but products with weights, or all."""
+    remat: Literal["none", "dots", "full"] = "dots"
+    """What the backward pass computes again, beside attention's probabilities: nothing; all but products and attention; or all."""
     attention: Literal["auto", "reference", "xla"] = "auto"
     """The implementation of `attend`."""
     max_skipped: NonNegativeInt = 10

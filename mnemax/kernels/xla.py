@@ -14,6 +14,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from mnemax.kernels.mask import Mask
@@ -21,6 +22,7 @@ from mnemax.kernels.mask import Mask
 CHUNK = 128  # measured best of 64..512 on CPU; longer sequences use at most MOST_CHUNKS, so that compile time stays flat
 MOST_CHUNKS = 16
 CACHE = 2**21  # bytes of logits that one turn of `_by_rows` works on
+ATTENTION = "attention"  # the name under which a checkpoint policy knows outputs and log-sum-exps
 HIDDEN = -1e30  # the logit of a key that a query does not see; finite, which is faster than -inf on CPU
 
 
@@ -72,7 +74,8 @@ def _attention(options, q, k, v, mask: Mask):
 
 
 def _forward(options, q, k, v, mask: Mask):
-    out, lse = _attention(options, q, k, v, mask)
+    # Named for `training.remat`: with these kept, recomputation never runs the attention again.
+    out, lse = (checkpoint_name(x, ATTENTION) for x in _attention(options, q, k, v, mask))
     return (out, lse), (q, k, v, mask, out, lse)
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from mnemax.kernels.xla import ATTENTION
 from mnemax.layers.attention import Bus
 from mnemax.layers.feedforward import Aux
 from mnemax.layers.memories import Place, State
@@ -16,9 +17,10 @@ from mnemax.models.block import Block
 if TYPE_CHECKING:
     from mnemax.configs.schema import ModelConfig, StageConfig
 
+policies = jax.checkpoint_policies
 REMAT = {
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots": policies.save_from_both_policies(policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(ATTENTION)),
+    "full": policies.nothing_saveable,
 }
 
 

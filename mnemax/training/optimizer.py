@@ -46,19 +46,18 @@ def make_optimizer(config: "OptimizerConfig", steps: int, weights: dict[str, Wei
     groups = {name: group(name, weight) for name, weight in weights.items()}
     schedule = make_schedule(config.schedule, config.peak_lr, steps)
     decay = {name: weight.contract > 0 for name, weight in weights.items()}
-    if config.kind == "adamw":
-        method = optax.adamw(schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decay)
-    else:
-        method = optax.contrib.muon(
+    method = optax.adamw(schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decay)
+    if config.kind == "muon":
+        muon = optax.contrib.muon(
             make_schedule(config.schedule, config.muon_lr, steps),
             weight_decay=config.weight_decay,
             eps=config.eps,
-            adam_b1=config.b1,
-            adam_b2=config.b2,
-            adam_weight_decay=0.0,
-            adam_learning_rate=schedule,
-            muon_weight_dimension_numbers={n: _matrix_axes(w) if groups[n] == "hidden" else None for n, w in weights.items()},
+            muon_weight_dimension_numbers={
+                name: _matrix_axes(weight) if groups[name] == "hidden" else optax.MaskedNode() for name, weight in weights.items()
+            },
         )
+        by_method = {name: "muon" if group == "hidden" else "adamw" for name, group in groups.items()}
+        method = optax.partition({"muon": muon, "adamw": method}, by_method)
     rates = {"embedding": config.embedding_lr, "hidden": config.hidden_lr, "readout": config.readout_lr, "vector": 1.0}
     if all(rate == 1.0 for rate in rates.values()):
         return method
