@@ -1,7 +1,7 @@
 """Synthetic tasks: sources whose examples are made as they are read, each a function of a seed and its number.
 
-A kind is one file of `sources/`. It says where the model is asked for something, what the answer is, and how far back in the context
-it was told: loss and accuracy count at those positions alone.
+A kind is one file of `sources/`. It says where the model is asked for something, what the answer is, and how far back in the
+context it was told: loss and accuracy count at those positions alone.
 """
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, override
@@ -46,10 +46,12 @@ class TaskConfig(SourceConfig):
         """One example, all of whose randomness is drawn from `rng`."""
         raise NotImplementedError
 
-    @property
-    def length(self) -> int:
-        """Tokens of the longest example."""
-        raise NotImplementedError
+    if TYPE_CHECKING:  # At run time most kinds have a field of this name, which must not shadow anything.
+
+        @property
+        def length(self) -> int:
+            """Tokens of the longest example."""
+            ...
 
     @property
     def symbols(self) -> int:
