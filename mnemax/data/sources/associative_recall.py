@@ -1,14 +1,13 @@
 """Associative recall with one question."""
 
-from typing import TYPE_CHECKING, Literal, Self, override
+from typing import Literal, Self, override
 
+import numpy as np
 from pydantic import model_validator
 
 from mnemax.configs.base import PositiveInt
+from mnemax.data.examples import ask
 from mnemax.data.tasks import Example, TaskConfig
-
-if TYPE_CHECKING:
-    import numpy as np
 
 BOS, EOS, KEYS = 0, 1, 2
 
@@ -31,11 +30,7 @@ class AssociativeRecallTask(TaskConfig):
         return self
 
     @override
-    def example(self, rng: "np.random.Generator") -> Example:
-        import numpy as np
-
-        from mnemax.data.examples import ask
-
+    def example(self, rng: np.random.Generator) -> Example:
         tokens = np.empty(self.length, np.int64)
         pairs = tokens[1:-4].reshape(self.pairs, 2)
         pairs[:, 0] = KEYS + rng.choice(self.alphabet, self.pairs, replace=False)

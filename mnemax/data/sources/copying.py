@@ -1,14 +1,14 @@
 """Copying what was read: at once, or what lies between blanks."""
 
-from typing import TYPE_CHECKING, Literal, Self, override
+from typing import Literal, Self, override
 
+import numpy as np
+from jaxtyping import Integer
 from pydantic import Field, model_validator
 
 from mnemax.configs.base import PositiveInt
+from mnemax.data.examples import ask
 from mnemax.data.tasks import Example, TaskConfig
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class CopyingTask(TaskConfig):
@@ -26,16 +26,12 @@ class CopyingTask(TaskConfig):
             raise ValueError(f"copied ({self.copied}) takes length {2 * self.copied + 1} or more, not {self.length}")
         return self
 
-    def places(self, rng: "np.random.Generator") -> "np.ndarray":
+    def places(self, rng: np.random.Generator) -> Integer[np.ndarray, " copied"]:
         """Where the content stands."""
         raise NotImplementedError
 
     @override
-    def example(self, rng: "np.random.Generator") -> Example:
-        import numpy as np
-
-        from mnemax.data.examples import ask
-
+    def example(self, rng: np.random.Generator) -> Example:
         content = rng.integers(self.vocab_size - 2, size=self.copied)
         places = self.places(rng)
         tokens = np.full(self.length, self.vocab_size - 2)
@@ -63,9 +59,7 @@ class CopyTask(CopyingTask):
     kind: Literal["copy"] = "copy"
 
     @override
-    def places(self, rng: "np.random.Generator") -> "np.ndarray":
-        import numpy as np
-
+    def places(self, rng: np.random.Generator) -> Integer[np.ndarray, " copied"]:
         return np.arange(self.copied)
 
 
@@ -78,9 +72,7 @@ class SelectiveCopyTask(CopyingTask):
     kind: Literal["selective_copy"] = "selective_copy"
 
     @override
-    def places(self, rng: "np.random.Generator") -> "np.ndarray":
-        import numpy as np
-
+    def places(self, rng: np.random.Generator) -> Integer[np.ndarray, " copied"]:
         n = self.copied
         blanks = rng.multinomial(self.length - 2 * n - 1, np.full(n, 1 / n))
         return np.arange(n) + np.cumsum(blanks)

@@ -2,13 +2,13 @@
 
 import functools
 import itertools
-from typing import TYPE_CHECKING, Literal, override
+from typing import Literal, override
+
+import numpy as np
 
 from mnemax.configs.base import PositiveInt
+from mnemax.data.examples import ask
 from mnemax.data.tasks import Example, TaskConfig
-
-if TYPE_CHECKING:
-    import numpy as np
 
 type Permutation = tuple[int, ...]
 
@@ -64,11 +64,7 @@ class GroupWordsTask(TaskConfig):
     length: PositiveInt = 20
 
     @override
-    def example(self, rng: "np.random.Generator") -> Example:
-        import numpy as np
-
-        from mnemax.data.examples import ask
-
+    def example(self, rng: np.random.Generator) -> Example:
         products = table(self.group)
         tokens = rng.integers(len(products), size=self.length)
         prefixes = np.array(list(itertools.accumulate(tokens.tolist(), lambda a, b: products[a][b])))

@@ -1,14 +1,13 @@
 """Joint recall: what a key means depends on its context."""
 
-from typing import TYPE_CHECKING, Literal, Self, override
+from typing import Literal, Self, override
 
+import numpy as np
 from pydantic import model_validator
 
 from mnemax.configs.base import PositiveInt
+from mnemax.data.examples import ask
 from mnemax.data.tasks import Example, TaskConfig
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class JointRecallTask(TaskConfig):
@@ -35,11 +34,7 @@ class JointRecallTask(TaskConfig):
         return self
 
     @override
-    def example(self, rng: "np.random.Generator") -> Example:
-        import numpy as np
-
-        from mnemax.data.examples import ask
-
+    def example(self, rng: np.random.Generator) -> Example:
         contexts = rng.choice(self.alphabet, rng.integers(self.min_contexts, self.max_contexts + 1), replace=False)
         keys = rng.choice(self.alphabet, rng.integers(self.min_keys, self.max_keys + 1), replace=False)
         values = rng.integers(self.alphabet, size=(len(contexts), len(keys)))

@@ -1,22 +1,20 @@
 """Multi-query associative recall."""
 
 import functools
-from typing import TYPE_CHECKING, Literal, Self, override
+from typing import Literal, Self, override
 
+import numpy as np
+from jaxtyping import Float
 from pydantic import model_validator
 
 from mnemax.configs.base import PositiveFloat, PositiveInt
+from mnemax.data.examples import ask, draw_weighted
 from mnemax.data.tasks import Example, TaskConfig
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @functools.lru_cache
-def gap_weights(places: int, power: float) -> "np.ndarray":
+def gap_weights(places: int, power: float) -> Float[np.ndarray, " places"]:
     """A power law over the places 1 to `places`."""
-    import numpy as np
-
     return np.arange(1, places + 1) ** (power - 1)
 
 
@@ -50,11 +48,7 @@ class MqarTask(TaskConfig):
         return self
 
     @override
-    def example(self, rng: "np.random.Generator") -> Example:
-        import numpy as np
-
-        from mnemax.data.examples import ask, draw_weighted
-
+    def example(self, rng: np.random.Generator) -> Example:
         half, n = self.vocab_size // 2, self.pairs
         keys = 1 + rng.choice(half - 1, n, replace=False)
         values = half + rng.choice(self.vocab_size - half, n, replace=False)

@@ -1,14 +1,13 @@
 """Needles in a haystack, in tokens."""
 
-from typing import TYPE_CHECKING, Literal, Self, override
+from typing import Literal, Self, override
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from mnemax.configs.base import Fraction, PositiveInt
+from mnemax.data.examples import ask, filler, spread
 from mnemax.data.tasks import Example, TaskConfig
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class NeedleTask(TaskConfig):
@@ -61,11 +60,7 @@ class NeedleTask(TaskConfig):
         return self
 
     @override
-    def example(self, rng: "np.random.Generator") -> Example:
-        import numpy as np
-
-        from mnemax.data.examples import ask, filler, spread
-
+    def example(self, rng: np.random.Generator) -> Example:
         of_key, planted, room = self.values_of_one_key, self.planted, self.length - self._question
         rank = 0 if self.depth is None else round(self.depth * (planted - 1))
         starts = spread(rng, planted * of_key, 2 + self.value_tokens, room, rank, self.depth)

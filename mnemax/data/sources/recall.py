@@ -1,14 +1,13 @@
 """In-context recall of MAD: keys come again and again, each with the value it had first."""
 
-from typing import TYPE_CHECKING, Literal, Self, override
+from typing import Literal, Self, override
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from mnemax.configs.base import Fraction, PositiveInt
+from mnemax.data.examples import ask, previous
 from mnemax.data.tasks import Example, TaskConfig
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class PairRecallTask(TaskConfig):
@@ -41,7 +40,7 @@ class InContextRecallTask(PairRecallTask):
     kind: Literal["in_context_recall"] = "in_context_recall"
 
     @override
-    def example(self, rng: "np.random.Generator") -> Example:
+    def example(self, rng: np.random.Generator) -> Example:
         return _recall(rng, self.vocab_size, self.length)
 
     @property
@@ -62,7 +61,7 @@ class NoisyRecallTask(PairRecallTask):
     """The part of the pairs that is noise."""
 
     @override
-    def example(self, rng: "np.random.Generator") -> Example:
+    def example(self, rng: np.random.Generator) -> Example:
         return _recall(rng, self.vocab_size, self.length, self.noise, self.noise_symbols)
 
     @property
@@ -71,11 +70,7 @@ class NoisyRecallTask(PairRecallTask):
         return self.vocab_size + self.noise_symbols
 
 
-def _recall(rng: "np.random.Generator", vocab_size: int, length: int, noise: float = 0.0, noise_symbols: int = 1) -> Example:
-    import numpy as np
-
-    from mnemax.data.examples import ask, previous
-
+def _recall(rng: np.random.Generator, vocab_size: int, length: int, noise: float = 0.0, noise_symbols: int = 1) -> Example:
     pairs, half = length // 2, vocab_size // 2
     keys = rng.integers(half, size=pairs)
     noisy = rng.random(pairs) < noise
@@ -122,11 +117,7 @@ class FuzzyRecallTask(TaskConfig):
         return self
 
     @override
-    def example(self, rng: "np.random.Generator") -> Example:
-        import numpy as np
-
-        from mnemax.data.examples import ask, previous
-
+    def example(self, rng: np.random.Generator) -> Example:
         half, longest = (self.vocab_size - 1) // 2, self.key_tokens + self.value_tokens
         keys, key_sizes = _motifs(rng, self.length // 2, half, self.key_tokens)
         values, value_sizes = _motifs(rng, self.length // 2, self.vocab_size - 1 - half, self.value_tokens)
@@ -161,10 +152,8 @@ class FuzzyRecallTask(TaskConfig):
         return sum((most - j) / (values - j) for j in range(most)) / sum(most - j for j in range(most))
 
 
-def _motifs(rng: "np.random.Generator", count: int, symbols: int, most: int) -> tuple["np.ndarray", "np.ndarray"]:
+def _motifs(rng: np.random.Generator, count: int, symbols: int, most: int) -> tuple[np.ndarray, np.ndarray]:
     """`count` motifs of different tokens, [count, most] with -1 after each one's end, and how many tokens each has."""
-    import numpy as np
-
     sizes = rng.integers(1, most + 1, size=count)
     motifs = rng.random((count, symbols)).argsort(axis=1)[:, :most]
     return np.where(np.arange(most) < sizes[:, None], motifs, -1), sizes

@@ -2,16 +2,15 @@
 
 import functools
 from bisect import bisect
-from typing import TYPE_CHECKING, Literal, NamedTuple, override
+from typing import Literal, NamedTuple, override
 
+import numpy as np
 from pydantic import Field
 
 from mnemax.configs.base import NonNegativeInt, PositiveInt
+from mnemax.data.examples import ask
 from mnemax.data.tasks import Example, TaskConfig
 from mnemax.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 BOS, EOS, TERMINALS = 0, 1, 2
 TERMINAL_WEIGHT = 20  # of all terminals together, where each nonterminal that may stand in a rule weighs 1
@@ -33,12 +32,10 @@ class Grammar(NamedTuple):
 @functools.lru_cache
 def grammar(seed: int, terminals: int, nonterminals: int, max_depth: int, max_rules: int, max_expansion: int) -> Grammar:
     """The random grammar of a seed."""
-    import numpy as np
-
     rng = np.random.default_rng(seed)
     depths = rng.integers(1, max_depth + 1, size=nonterminals)
 
-    def symbol(deeper: "np.ndarray") -> int:
+    def symbol(deeper: np.ndarray) -> int:
         drawn = int(rng.integers(TERMINAL_WEIGHT + len(deeper)))
         return int(rng.integers(terminals)) if drawn < TERMINAL_WEIGHT else ~int(deeper[drawn - TERMINAL_WEIGHT])
 
@@ -54,7 +51,7 @@ def grammar(seed: int, terminals: int, nonterminals: int, max_depth: int, max_ru
     )
 
 
-def sentence(grammar: Grammar, rng: "np.random.Generator", limit: int) -> tuple[list[int], list[int]] | None:
+def sentence(grammar: Grammar, rng: np.random.Generator, limit: int) -> tuple[list[int], list[int]] | None:
     """A sentence's terminals, and the position of each one's parent (-1: it has none); None where it exceeds `limit` terminals.
 
     A nonterminal becomes the symbols of a rule and then, on their right, its head. The head is the parent of the terminals among
@@ -118,7 +115,7 @@ class TreecallTask(TaskConfig):
     def _grammar(self) -> Grammar:
         return grammar(self.grammar_seed, self.terminals, self.nonterminals, self.max_depth, self.max_rules, self.max_expansion)
 
-    def _question(self, rng: "np.random.Generator") -> tuple[list[int], int, int]:
+    def _question(self, rng: np.random.Generator) -> tuple[list[int], int, int]:
         """A sentence, and where in it the child and the parent stand that are asked for."""
         rules = self._grammar()
         for _ in range(ATTEMPTS):
@@ -132,11 +129,7 @@ class TreecallTask(TaskConfig):
         )
 
     @override
-    def example(self, rng: "np.random.Generator") -> Example:
-        import numpy as np
-
-        from mnemax.data.examples import ask
-
+    def example(self, rng: np.random.Generator) -> Example:
         terminals, child, parent = self._question(rng)
         tokens = np.full(len(terminals) + 5, EOS)
         tokens[0] = BOS

@@ -1,14 +1,13 @@
 """Variables that are copies of one another, in tokens."""
 
-from typing import TYPE_CHECKING, Literal, Self, override
+from typing import Literal, Self, override
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from mnemax.configs.base import PositiveInt
+from mnemax.data.examples import ask, filler, spread
 from mnemax.data.tasks import Example, TaskConfig
-
-if TYPE_CHECKING:
-    import numpy as np
 
 STATEMENT = 3
 
@@ -45,11 +44,7 @@ class VariableTrackingTask(TaskConfig):
         return self
 
     @override
-    def example(self, rng: "np.random.Generator") -> Example:
-        import numpy as np
-
-        from mnemax.data.examples import ask, filler, spread
-
+    def example(self, rng: np.random.Generator) -> Example:
         links, room = self.hops + 1, self.length - self.hops - 3
         first_value = self.filler_symbols + self.variable_symbols
         variables = self.filler_symbols + rng.choice(self.variable_symbols, (self.chains, links), replace=False)

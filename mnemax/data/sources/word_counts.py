@@ -1,15 +1,15 @@
 """Which words come often: what no single place of the context tells."""
 
 import functools
-from typing import TYPE_CHECKING, Literal, Self, override
+from typing import Literal, Self, override
 
+import numpy as np
+from jaxtyping import Integer
 from pydantic import Field, model_validator
 
 from mnemax.configs.base import PositiveFloat, PositiveInt
+from mnemax.data.examples import ask
 from mnemax.data.tasks import Example, TaskConfig
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class CommonWordsTask(TaskConfig):
@@ -49,11 +49,7 @@ class CommonWordsTask(TaskConfig):
         return self
 
     @override
-    def example(self, rng: "np.random.Generator") -> Example:
-        import numpy as np
-
-        from mnemax.data.examples import ask
-
+    def example(self, rng: np.random.Generator) -> Example:
         room, others = self._room, self._others
         words = rng.choice(self.words, self.common + others, replace=False)
         times = np.repeat([self.common_times, self.other_times], [self.common, others])
@@ -77,10 +73,8 @@ class CommonWordsTask(TaskConfig):
 
 
 @functools.lru_cache
-def zeta_counts(total: int, ranks: int, alpha: float) -> "np.ndarray":
+def zeta_counts(total: int, ranks: int, alpha: float) -> Integer[np.ndarray, " used"]:
     """How often the word of each rank comes in `total`: in proportion to rank^-alpha, rounded down; the rest is rank 1."""
-    import numpy as np
-
     weights = np.arange(1, ranks + 1) ** -alpha
     counts = (total * weights / weights.sum()).astype(np.int64)
     counts[0] += total - counts.sum()
@@ -104,7 +98,7 @@ class FrequentWordsTask(TaskConfig):
     """Words asked for: those of rank 2 and up."""
 
     @property
-    def _counts(self) -> "np.ndarray":
+    def _counts(self) -> np.ndarray:
         return zeta_counts(max(1, self.length - 1 - self.answers), self.words + 1, self.alpha)
 
     @model_validator(mode="after")
@@ -118,11 +112,7 @@ class FrequentWordsTask(TaskConfig):
         return self
 
     @override
-    def example(self, rng: "np.random.Generator") -> Example:
-        import numpy as np
-
-        from mnemax.data.examples import ask
-
+    def example(self, rng: np.random.Generator) -> Example:
         counts, room = self._counts, self.length - 1 - self.answers
         names = np.zeros(len(counts), np.int64)
         names[1:] = 1 + rng.choice(self.words, len(counts) - 1, replace=False)
