@@ -1,6 +1,6 @@
 """kind -> configuration class for every choice, filled by scanning folders: there is no list to edit.
 
-A choice (projection, memory, retention, feedforward, source, objective) is a folder of files. A file defines a subclass of
+A choice (projection, memory, retention, feedforward, source, objective, measure) is a folder of files. A file defines a subclass of
 the folder's base with `kind: Literal["name"] = "name"`; that alone registers it. Folders outside the package join through the
 environment variable MNEMAX_PLUGINS (separated like PATH): each of their files may define kinds of any choice.
 """
@@ -28,6 +28,7 @@ BASES = {
     "feedforward": ("mnemax.layers.feedforward", "FeedForwardConfig"),
     "source": ("mnemax.data.sources", "SourceConfig"),
     "objective": ("mnemax.training.objectives", "ObjectiveConfig"),
+    "measure": ("mnemax.evaluation.measures", "MeasureConfig"),
 }
 
 

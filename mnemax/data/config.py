@@ -36,7 +36,14 @@ class HFTokenizer(Config):
     """A `tokenizer.json`, or a folder that holds one."""
 
 
-TokenizerConfig = Annotated[BytesTokenizer | EmbeddedTokenizer | HFTokenizer, Field(discriminator="kind")]
+class SymbolsTokenizer(Config):
+    """The symbols of synthetic tasks: ids written as numbers, separated by spaces; no special tokens."""
+
+    kind: Literal["symbols"] = "symbols"
+    vocab_size: PositiveInt
+
+
+TokenizerConfig = Annotated[BytesTokenizer | EmbeddedTokenizer | HFTokenizer | SymbolsTokenizer, Field(discriminator="kind")]
 
 
 class DataConfig(Config):

@@ -2,7 +2,7 @@
 
 `Rows` packs end to end by random access: an epoch is one stream of its documents in a new order, and a row is a slice of it. So
 rows can be shuffled globally after packing, and the state of an iterator is one index. `Pieces` and `first_fit` never cut a
-document that fits a row.
+document that fits a row. `TaskRows` makes the examples of a task, whole ones alone.
 """
 
 import grain
@@ -10,6 +10,7 @@ import numpy as np
 from grain.experimental import FirstFitPackIterDataset
 
 from mnemax.data.documents import Documents, Spans
+from mnemax.data.tasks import UNLIMITED, TaskConfig
 
 type Row = dict[str, np.ndarray]
 """`inputs, targets, positions, segments` int32 [T] and `weights` float32 [T].
@@ -95,6 +96,30 @@ class Pieces:
         out["inputs"], out["targets"] = tokens[:-1], tokens[1:]
         out["weights"] = 1 if weights is None else weights[1:]
         return {"tokens": out}
+
+
+class TaskRows:
+    """Rows of a task's examples as a function of the row's number: as many whole ones as fit, each a segment."""
+
+    def __init__(self, task: TaskConfig, length: int, seed: int) -> None:
+        self.task, self.length, self.seed = task, length, seed
+        self.in_row = length // task.length
+        self.examples = UNLIMITED if task.examples is None else task.examples
+
+    def __len__(self) -> int:
+        return -(-self.examples // self.in_row)
+
+    def __call__(self, index: int, row: int) -> Row:
+        out = empty_row(self.length)
+        filled = 0
+        first = row * self.in_row
+        for segment, number in enumerate(range(first, min(first + self.in_row, self.examples)), 1):
+            example = self.task.number(number, self.seed)
+            at = slice(filled, filled := filled + len(example.inputs))
+            out["inputs"][at], out["targets"][at], out["weights"][at] = example.inputs, example.targets, example.asked
+            out["positions"][at] = np.arange(at.stop - at.start)
+            out["segments"][at] = segment
+        return out
 
 
 def first_fit(pieces: grain.IterDataset, length: int) -> grain.IterDataset[Row]:

@@ -8,8 +8,9 @@ import numpy as np
 
 from mnemax.data.config import DataConfig
 from mnemax.data.documents import Documents, MemoryDocuments, Spans, hold_out, whole
-from mnemax.data.packing import Pieces, Row, Rows, empty_row, first_fit
+from mnemax.data.packing import Pieces, Row, Rows, TaskRows, empty_row, first_fit
 from mnemax.data.sources import BadItems, SourceConfig
+from mnemax.data.tasks import TaskConfig
 from mnemax.data.tokenizers import Tokenizer
 from mnemax.errors import UserError
 
@@ -34,26 +35,18 @@ def train_iterator(
     rows = _rows_of_a_process(data, process_count)
     share = slice(process_index, None, process_count)
     weights = [source.weight for source in data.sources]
-    opened = [_open(source, tokenizer, data.skip_bad) for source in data.sources]
-    seeds = [int(np.random.SeedSequence((seed % 2**32, i)).generate_state(1)[0]) for i in range(len(opened))]
     parts = []
-    for i, (source, documents) in enumerate(zip(data.sources, opened, strict=True)):
-        spans = _training_part(data, source, documents)
-        if (tokens := int(spans.positions.sum())) < data.sequence_length:
-            raise UserError(
-                f"data.sources[{i}] ({source}) has {tokens} tokens to train on, "
-                f"fewer than one row of data.sequence_length ({data.sequence_length})."
-            )
-        parts.append(_items(data, documents, spans, seeds[i]))
-    shuffled = [part.shuffle(seed=seed).repeat(None).map_with_index(read) for (part, read), seed in zip(parts, seeds, strict=True)]
-    options = _read_options(opened)
+    for i, source in enumerate(data.sources):
+        own_seed = int(np.random.SeedSequence((seed % 2**32, i)).generate_state(1)[0])
+        items = _training_items(data, source, f"data.sources[{i}]", tokenizer, own_seed)
+        dataset = grain.MapDataset.range(len(items)).shuffle(seed=own_seed).repeat(None).map_with_index(items)
+        parts.append((items, dataset))
+    options = _read_options([items for items, _ in parts])
     if data.packing == "concat":
-        packed = grain.MapDataset.mix(shuffled, weights)[share].to_iter_dataset(options)
+        packed = grain.MapDataset.mix([dataset for _, dataset in parts], weights)[share].to_iter_dataset(options)
     else:
-        packed = grain.IterDataset.mix(
-            [first_fit(part[share].to_iter_dataset(options), data.sequence_length) for part in shuffled],
-            weights,
-        )
+        shares = [_packed(data, items, dataset[share].to_iter_dataset(options)) for items, dataset in parts]
+        packed = grain.IterDataset.mix(shares, weights)
     return iter(packed.batch(rows))
 
 
@@ -72,24 +65,28 @@ def validation_batches(
         UserError: there is no held-out text, a source cannot be read, or the batch does not divide by the processes.
     """
     rows = _rows_of_a_process(data, process_count)
-    opened = [(documents, spans) for documents, spans in _validation_parts(data, tokenizer) if spans.positions.any()]
-    if not opened:
+    parts = [items for items in _validation_items(data, tokenizer, batches * data.batch_size) if len(items)]
+    if not parts:
         raise UserError("There is no held-out text: name some in data.validation, or raise data.validation_fraction.")
-    parts = [part.map_with_index(read) for part, read in (_items(data, *pair) for pair in opened)]
-    dataset = grain.MapDataset.concatenate(parts).shuffle(seed=0)
-    packed = dataset.to_iter_dataset(_read_options([documents for documents, _ in opened]))
-    if data.packing == "first_fit":
-        packed = first_fit(packed, data.sequence_length)
+    numbered = [grain.MapDataset.range(len(items)).map_with_index(items) for items in parts]
+    dataset = grain.MapDataset.concatenate(numbered).shuffle(seed=0)
+    packed = _packed(data, parts[0], dataset.to_iter_dataset(_read_options(parts)))
     share = slice(process_index * rows, (process_index + 1) * rows)
     first = itertools.islice(packed, batches * data.batch_size)
     return [_stack(batch, data, share) for batch in itertools.batched(first, data.batch_size)]
 
 
-def _items(data: DataConfig, documents: Documents, spans: Spans, seed: int | None = None) -> tuple[grain.MapDataset, Rows | Pieces]:
-    """What is shuffled, as numbers, and the function that reads one."""
+type Items = Rows | Pieces | TaskRows
+"""What is shuffled: `len` numbers, and the function that reads one."""
+
+
+def _items(data: DataConfig, documents: Documents, spans: Spans, seed: int | None = None) -> Rows | Pieces:
     length = data.sequence_length
-    items = Rows(documents, spans, length, seed) if data.packing == "concat" else Pieces(documents, spans, length)
-    return grain.MapDataset.range(len(items)), items
+    return Rows(documents, spans, length, seed) if data.packing == "concat" else Pieces(documents, spans, length)
+
+
+def _packed(data: DataConfig, items: Items, dataset: grain.IterDataset) -> grain.IterDataset:
+    return first_fit(dataset, data.sequence_length) if isinstance(items, Pieces) else dataset
 
 
 def _stack(batch: tuple[Row, ...], data: DataConfig, share: slice) -> Batch:
@@ -103,24 +100,61 @@ def _rows_of_a_process(data: DataConfig, process_count: int) -> int:
     return data.batch_size // process_count
 
 
-def _training_part(data: DataConfig, source: SourceConfig, documents: Documents) -> Spans:
-    if data.validation or source.held_out() is not None:
-        return whole(documents)
-    return hold_out(documents, data.validation_fraction)[0]
-
-
-def _validation_parts(data: DataConfig, tokenizer: Tokenizer) -> list[tuple[Documents, Spans]]:
-    parts = []
-    for source in data.validation or data.sources:
-        named = source if data.validation else source.held_out()
-        documents = _open(named or source, tokenizer, data.skip_bad)
-        parts.append(
-            (
-                documents,
-                whole(documents) if named else hold_out(documents, data.validation_fraction)[1],
-            )
+def _training_items(data: DataConfig, source: SourceConfig, where: str, tokenizer: Tokenizer, seed: int) -> Items:
+    if isinstance(source, TaskConfig):
+        return _task_rows(data, source, where, tokenizer, seed)
+    documents = _open(source, tokenizer, data.skip_bad)
+    own_split = data.validation or source.held_out() is not None
+    spans = whole(documents) if own_split else hold_out(documents, data.validation_fraction)[0]
+    if (tokens := int(spans.positions.sum())) < data.sequence_length:
+        raise UserError(
+            f"{where} ({source}) has {tokens} tokens to train on, "
+            f"fewer than one row of data.sequence_length ({data.sequence_length})."
         )
+    return _items(data, documents, spans, seed)
+
+
+def held_out_documents(data: DataConfig, tokenizer: Tokenizer) -> list[tuple[Documents, Spans]]:
+    """The held-out text of every source of text, and which parts of it are held out."""
+    sources = data.validation or data.sources
+    return [_held_out(data, tokenizer, source) for source in sources if not isinstance(source, TaskConfig)]
+
+
+def _held_out(data: DataConfig, tokenizer: Tokenizer, source: SourceConfig) -> tuple[Documents, Spans]:
+    named = source if data.validation else source.held_out()
+    documents = _open(named or source, tokenizer, data.skip_bad)
+    return documents, whole(documents) if named else hold_out(documents, data.validation_fraction)[1]
+
+
+def _validation_items(data: DataConfig, tokenizer: Tokenizer, rows: int) -> list[Items]:
+    """Of every source; of tasks, as many rows together as are wanted at most."""
+    sources = data.validation or data.sources
+    parts: list[Items] = []
+    for i, source in enumerate(sources):
+        if isinstance(source, TaskConfig):
+            where = f"data.{'validation' if data.validation else 'sources'}[{i}]"
+            share = -(-rows // len(sources)) * max(data.sequence_length // source.length, 1)
+            task = source.model_copy(update={"split": "validation", "examples": share})
+            parts.append(_task_rows(data, task, where, tokenizer, seed=0))
+            continue
+        documents, spans = _held_out(data, tokenizer, source)
+        if spans.positions.any():
+            parts.append(_items(data, documents, spans))
+    if len({type(items) for items in parts}) > 1 and data.packing == "first_fit":
+        raise UserError("data.validation mixes text and tasks, which data.packing=first_fit cannot; use data.packing=concat.")
     return parts
+
+
+def _task_rows(data: DataConfig, task: TaskConfig, where: str, tokenizer: Tokenizer, seed: int) -> TaskRows:
+    name = f"{where} ({task})"
+    if task.symbols > tokenizer.vocab_size:
+        raise UserError(
+            f"{name} has {task.symbols} symbols, which data.tokenizer, of {tokenizer.vocab_size} ids, cannot spell; "
+            f"set data.tokenizer={{kind: symbols, vocab_size: {task.symbols}}}."
+        )
+    if task.length > data.sequence_length:
+        raise UserError(f"{name} has examples of {task.length} tokens, more than data.sequence_length ({data.sequence_length}).")
+    return TaskRows(task, data.sequence_length, seed)
 
 
 @functools.lru_cache(maxsize=16)
@@ -132,8 +166,8 @@ def _open(source: SourceConfig, tokenizer: Tokenizer, skip_bad: bool) -> Documen
     return documents
 
 
-def _read_options(opened: list[Documents]) -> grain.ReadOptions:
+def _read_options(parts: list[Items]) -> grain.ReadOptions:
     """Threads read ahead from files; from memory they would only cost."""
-    if all(isinstance(documents, MemoryDocuments) for documents in opened):
+    if all(isinstance(items, TaskRows) or isinstance(items.documents, MemoryDocuments) for items in parts):
         return grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     return grain.ReadOptions(num_threads=8, prefetch_buffer_size=64)

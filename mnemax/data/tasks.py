@@ -4,7 +4,7 @@ A kind is one file of `sources/`. It says where the model is asked for something
 context it was told: loss and accuracy count at those positions alone.
 """
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, override
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from jaxtyping import Float, Integer
 
@@ -68,7 +68,3 @@ class TaskConfig(SourceConfig):
         import numpy as np
 
         return self.example(np.random.default_rng((seed % 2**32, SPLITS[self.split], number)))
-
-    @override
-    def held_out(self) -> Self | None:
-        return self.model_copy(update={"split": "validation", "examples": None})

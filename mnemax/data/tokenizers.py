@@ -13,8 +13,9 @@ import numpy as np
 from jaxtyping import Int32
 
 from mnemax.data.bytelevel import END_OF_TEXT, byte_alphabet, bytes_backend
-from mnemax.data.config import BytesTokenizer, EmbeddedTokenizer, HFTokenizer
+from mnemax.data.config import BytesTokenizer, EmbeddedTokenizer, HFTokenizer, SymbolsTokenizer
 from mnemax.data.sources import reason
+from mnemax.data.symbols import symbols_backend
 from mnemax.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,8 +50,15 @@ class Tokenizer:
         return self.eos if self.bos is None else self.bos
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, with no special tokens."""
-        return self.backend.encode(text, add_special_tokens=False).ids
+        """Ids of a text, with no special tokens.
+
+        Raises:
+            UserError: the vocabulary cannot spell it.
+        """
+        try:
+            return self.backend.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # tokenizers raises bare Exception
+            raise UserError(f"The tokenizer of {self.vocab_size} ids cannot spell {text[:40]!r}: {reason(error)}.") from error
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids without the special ones and those of no token; bytes that are no UTF-8 become U+FFFD."""
@@ -79,11 +87,13 @@ class Tokenizer:
 
     @cached_property
     def token_bytes(self) -> Int32[np.ndarray, " V"]:
-        """Bytes of UTF-8 text that each id stands for, 0 for special ones.
+        """Bytes of UTF-8 text that each id stands for, 0 for special ones and for words that stand between unknown spaces.
 
         Exact for byte-level vocabularies; for SentencePiece-like ones up to the space put before a text.
         """
         sizes = np.zeros(self.vocab_size, np.int32)
+        if self._spec["model"]["type"] == "WordLevel":
+            return sizes
         if self._byte_pieces is not None:
             sizes[:] = [len(piece) for piece in self._byte_pieces]
             return sizes
@@ -147,6 +157,8 @@ class Tokenizer:
 
     def _bos(self) -> int | None:
         """What the tokenizer itself puts before a text."""
+        if self._spec["post_processor"] is None:
+            return None
         ids = self.backend.encode("a", add_special_tokens=True).ids
         return ids[0] if ids and ids[0] in self._specials else None
 
@@ -181,7 +193,7 @@ class Stream:
 
 
 def load_tokenizer(
-    config: BytesTokenizer | EmbeddedTokenizer | HFTokenizer,
+    config: BytesTokenizer | EmbeddedTokenizer | HFTokenizer | SymbolsTokenizer,
 ) -> Tokenizer:
     """The tokenizer that a configuration means.
 
@@ -191,6 +203,8 @@ def load_tokenizer(
     match config:
         case BytesTokenizer():
             return ByteTokenizer(bytes_backend())
+        case SymbolsTokenizer():
+            return Tokenizer(symbols_backend(config.vocab_size))
         case EmbeddedTokenizer():
             path = EMBEDDED / f"bpe-{config.vocab_size}.json"
             if not path.is_file():

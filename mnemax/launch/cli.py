@@ -65,7 +65,7 @@ def train(
     if outcome.signal is not None:
         print(f"Stopped at step {outcome.step} of {run.steps}; the same command with --resume continues it.")
         raise SystemExit(128 + outcome.signal)
-    finish(run, folder, outcome.validation_bits_per_byte)
+    finish(run, folder, outcome.validation)
 
 
 @app.command()
@@ -106,6 +106,23 @@ def describe(
 
     config, overrides = _split(config, overrides)
     describe(load_model(config, overrides), config, Console(), context)
+
+
+@app.command(name="eval")
+def eval_(
+    folder: RunFolder,
+    tasks: Annotated[
+        list[str] | None, typer.Option(help="Shipped measures' names, kinds or files, separated by commas; default: what it learnt.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Rows computed at one time.", min=1)] = 16,
+    step: Annotated[int | None, typer.Option(help="A checkpoint's step; default: the newest.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what is measured already.")] = False,
+) -> None:
+    """Measure a run or an import; the results are kept beside it, in evaluation.json."""
+    from mnemax.evaluation.evaluate import evaluate
+
+    _cache_compilations()
+    evaluate(folder, [name for names in tasks or [] for name in names.split(",")], batch, step, fresh=fresh)
 
 
 @app.command()

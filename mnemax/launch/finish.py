@@ -12,10 +12,11 @@ from mnemax.files import writing
 from mnemax.launch.sampling import prompt_ids, visible
 from mnemax.models.folder import open_model
 from mnemax.models.generate import Generator, Sampling
-from mnemax.training.metrics import plot_curves
+from mnemax.training.metrics import Record, plot_curves
+from mnemax.training.progress import quality
 
 
-def finish(run: RunConfig, folder: Path, bits_per_byte: float | None) -> None:
+def finish(run: RunConfig, folder: Path, validated: Record | None) -> None:
     """Prints samples (kept in samples.txt), draws curves.png, and says where everything is.
 
     Raises:
@@ -28,8 +29,8 @@ def finish(run: RunConfig, folder: Path, bits_per_byte: float | None) -> None:
     with writing(folder):
         (folder / "samples.txt").write_text("\n\n----\n\n".join(texts), "utf-8")
         curves = plot_curves(folder, run.name)
-    quality = "" if bits_per_byte is None else f"validation {bits_per_byte:.3f} bits/byte; "
-    console.print(f"{quality}curves in {curves}, checkpoints and metrics beside it", soft_wrap=True)
+    reached = "" if validated is None else f"validation {quality(validated)}; "
+    console.print(f"{reached}curves in {curves}, checkpoints and metrics beside it", soft_wrap=True)
     console.print(f'to continue a prompt: mnemax sample {shlex.quote(str(folder))} --prompt "..."', soft_wrap=True)
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from mnemax.sharding import einsum
 
-type Losses = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
+type Losses = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""], Float[Array, ""]]
 
 
 def cross_entropy(
@@ -26,7 +26,8 @@ def cross_entropy(
     z_loss: float = 0.0,
     chunk: int = 512,
 ) -> Losses:
-    """Weighted sums over positions, float32, in nats: nll + z_loss * z (this one alone has gradients), nll, and z = log(Z)^2.
+    """Weighted sums over positions, float32: nll + z_loss * z (this one alone has gradients), nll in nats, z = log(Z)^2, and hits,
+    where the target's logit is above every other one.
 
     Args:
         scale, softcap: logits are softcap * tanh(scale * x W / softcap).
@@ -44,31 +45,29 @@ def cross_entropy(
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _sums(options, matrix, x, targets, weights) -> Losses:
     def add(sums, chunk):
-        nll, z, *_ = _chunk(options, matrix, *chunk)
-        return (sums[0] + nll, sums[1] + z), None
+        return jax.tree.map(jnp.add, sums, _chunk(options, matrix, *chunk)[0]), None
 
-    (nll, z), _ = jax.lax.scan(add, (jnp.float32(0), jnp.float32(0)), (x, targets, weights))
-    return nll + options[2] * z, nll, z
+    (nll, z, hits), _ = jax.lax.scan(add, (jnp.float32(0),) * 3, (x, targets, weights))
+    return nll + options[2] * z, nll, z, hits
 
 
 def _forward(options, matrix, x, targets, weights):
     scale, softcap, z_loss = options
 
-    def add(sums, chunk):
+    def add(totals, chunk):
         x, targets, weights = chunk
-        nll, z, p, logits, lse, hit = _chunk(options, matrix, x, targets, weights)
+        sums, p, logits, lse, hit = _chunk(options, matrix, x, targets, weights)
         d = weights[..., None] * (p * (1 + 2 * z_loss * lse)[..., None] - hit)  # of the final logits
         if softcap is not None:
             d = d * (1 - jnp.square(logits / softcap))
         d = (d * scale).astype(x.dtype)
         dx = einsum("bcv,dv->bcd", d, matrix, axes=("batch", "seq", "residual"), dtype=jnp.float32)
         dw = einsum("bcd,bcv->dv", x, d, axes=("residual", "vocab"), dtype=jnp.float32)
-        return (sums[0] + nll, sums[1] + z, sums[2] + dw), dx.astype(x.dtype)
+        return jax.tree.map(jnp.add, totals, (sums, dw)), dx.astype(x.dtype)
 
-    (nll, z, dw), dx = jax.lax.scan(
-        add, (jnp.float32(0), jnp.float32(0), jnp.zeros_like(matrix, jnp.float32)), (x, targets, weights)
-    )
-    return (nll + z_loss * z, nll, z), (dw.astype(matrix.dtype), dx)
+    zeros = (jnp.float32(0),) * 3, jnp.zeros_like(matrix, jnp.float32)
+    ((nll, z, hits), dw), dx = jax.lax.scan(add, zeros, (x, targets, weights))
+    return (nll + z_loss * z, nll, z, hits), (dw.astype(matrix.dtype), dx)
 
 
 def _backward(options, saved, cotangents):
@@ -81,18 +80,18 @@ _sums.defvjp(_forward, _backward)
 
 
 def _chunk(options, matrix, x, targets, weights):
-    """nll and z summed; and probabilities, final logits [B, C, V], their log-sum-exp [B, C], and the targets' one-hot."""
+    """The sums nll, z and hits; and probabilities, final logits [B, C, V], their log-sum-exp [B, C], and the targets' one-hot."""
     scale, softcap, _ = options
     logits = einsum("bcd,dv->bcv", x, matrix, axes=("batch", "seq", "vocab"), dtype=jnp.float32) * scale
     if softcap is not None:
         logits = softcap * jnp.tanh(logits / softcap)
-    m = jnp.max(logits, axis=-1, keepdims=True)
-    p = jnp.exp(logits - m)
-    total = jnp.sum(p, axis=-1)
-    lse = jnp.log(total) + m[..., 0]
     # A comparison instead of a gather: it stays local where the vocabulary is split over devices.
     hit = jnp.arange(logits.shape[-1]) == targets[..., None]
     target_logit = jnp.sum(jnp.where(hit, logits, 0.0), axis=-1)
-    nll = jnp.sum(weights * (lse - target_logit))
-    z = jnp.sum(weights * jnp.square(lse))
-    return nll, z, p / total[..., None], logits, lse, hit
+    others = jnp.max(jnp.where(hit, -jnp.inf, logits), axis=-1)
+    m = jnp.maximum(target_logit, others)
+    p = jnp.exp(logits - m[..., None])
+    total = jnp.sum(p, axis=-1)
+    lse = jnp.log(total) + m
+    sums = tuple(jnp.sum(weights * each) for each in (lse - target_logit, jnp.square(lse), target_logit > others))
+    return sums, p / total[..., None], logits, lse, hit

@@ -127,31 +127,33 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def bits_per_byte(nll: float, bytes_: float) -> float:
     """Nats summed over tokens, as bits for each byte of the text they stand for."""
-    return nll / math.log(2) / bytes_ if bytes_ else math.nan
+    return nll / math.log(2) / bytes_
 
 
 def plot_curves(folder: Path, title: str) -> Path:
-    """Draws loss and learning rate of metrics.jsonl as curves.png."""
+    """Draws bits a byte (of a task: accuracy) and learning rate of metrics.jsonl as curves.png."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     records = read(folder / "metrics.jsonl")
-    figure, (loss, rate) = plt.subplots(2, 1, figsize=(8, 6), height_ratios=[3, 1], sharex=True, layout="constrained")
+    text = any("bits_per_byte" in record for record in records)
+    measure = "bits_per_byte" if text else "accuracy"
+    figure, (curves, rate) = plt.subplots(2, 1, figsize=(8, 6), height_ratios=[3, 1], sharex=True, layout="constrained")
     for split, style in (("train", {"lw": 0.8, "alpha": 0.7}), ("validation", {"marker": "o", "ms": 4})):
-        points = [(r["step"], r["bits_per_byte"]) for r in records if r["split"] == split and r.get("bits_per_byte") is not None]
+        points = [(r["step"], r[measure]) for r in records if r["split"] == split and measure in r]
         if points:
-            loss.plot(*zip(*points, strict=True), label=f"{split} ({points[-1][1]:.3f})", **style)
+            curves.plot(*zip(*points, strict=True), label=f"{split} ({points[-1][1]:.3f})", **style)
     train = [r for r in records if r["split"] == "train"]
     rate.plot([r["step"] for r in train], [r["lr"] for r in train], color="tab:green")
-    shown = sorted(r["bits_per_byte"] for r in train if math.isfinite(r["bits_per_byte"]))
-    if shown:
-        loss.set_ylim(top=shown[int(0.97 * (len(shown) - 1))] * 1.02)
-    loss.set(title=title, ylabel="bits a byte")
+    shown = sorted(r[measure] for r in train if math.isfinite(r.get(measure, math.nan)))
+    if shown and text:
+        curves.set_ylim(top=shown[int(0.97 * (len(shown) - 1))] * 1.02)
+    curves.set(title=title, ylabel="bits a byte" if text else "accuracy of answers")
     rate.set(xlabel="step", ylabel="learning rate")
-    loss.grid(alpha=0.3)
-    loss.legend()
+    curves.grid(alpha=0.3)
+    curves.legend()
     figure.savefig(folder / "curves.png", dpi=130)
     plt.close(figure)
     return folder / "curves.png"

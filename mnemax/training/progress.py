@@ -7,10 +7,11 @@ from rich.table import Column
 
 from mnemax.configs.schema import RunConfig
 from mnemax.evaluation import accounting
+from mnemax.training.metrics import Record
 
 
 class TrainProgress:
-    """Shows step, loss, bits a byte, tokens/s, MFU where the device is known, and time left."""
+    """Shows step, loss, bits a byte or accuracy, tokens/s, MFU where the device is known, and time left."""
 
     def __init__(self, run: RunConfig, step: int, mesh: jax.sharding.Mesh, console: Console):
         self.console = console
@@ -37,7 +38,7 @@ class TrainProgress:
 
     def update(self, step: int, record: dict[str, float]) -> None:
         speed = record["tokens_per_second"]
-        parts = [f"loss {record['loss']:.3f}", f"{record['bits_per_byte']:.3f} bits/byte", f"{accounting.human(speed)} tokens/s"]
+        parts = [f"loss {record['loss']:.3f}", quality(record), f"{accounting.human(speed)} tokens/s"]
         if self.peak is not None:
             parts.append(f"MFU {speed * self.flops / self.peak:.1%}")
         if record["skipped"]:
@@ -46,5 +47,13 @@ class TrainProgress:
         if not self.console.is_terminal:
             self.console.print(f"step {step}: {' · '.join(parts)}", highlight=False)
 
-    def validation(self, step: int, loss: float, bits: float) -> None:
-        self.console.print(f"step {step}: validation loss {loss:.4f} nats/token, [bold]{bits:.4f} bits/byte[/]", highlight=False)
+    def validation(self, step: int, record: Record) -> None:
+        loss = f"validation loss {record['loss']:.4f} nats/token"
+        self.console.print(f"step {step}: {loss}, [bold]{quality(record, 4)}[/]", highlight=False)
+
+
+def quality(record: Record, digits: int = 3) -> str:
+    """Bits a byte of text; of a task, which is no text, the accuracy."""
+    if "bits_per_byte" in record:
+        return f"{record['bits_per_byte']:.{digits}f} bits/byte"
+    return f"accuracy {record['accuracy']:.{digits}f}"

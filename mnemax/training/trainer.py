@@ -22,7 +22,7 @@ from mnemax.files import writing
 from mnemax.launch.mesh import check_batch, make_mesh, put_batch
 from mnemax.launch.sampling import prompt_ids
 from mnemax.training.checkpoint import Checkpoints, save_environment
-from mnemax.training.metrics import Metrics, bits_per_byte
+from mnemax.training.metrics import Metrics, Record, bits_per_byte
 from mnemax.training.progress import TrainProgress
 from mnemax.training.step import TrainState, init_state, make_eval_step, make_train_step
 
@@ -31,11 +31,11 @@ console = Console()
 
 @dataclass
 class Outcome:
-    """How a run ended. `signal` is what stopped it early, None where all steps were done."""
+    """How a run ended: its last validation, and `signal`, which is what stopped it early, None where all steps were done."""
 
     folder: Path
     step: int
-    validation_bits_per_byte: float | None
+    validation: Record | None
     signal: int | None
 
 
@@ -72,7 +72,7 @@ class Trainer:
                 save_environment(folder / "environment.json")
                 self.tokenizer.save(folder / "tokenizer")
         self.resume = resume
-        self.best: float | None = None
+        self.validated: Record | None = None
 
     def run_to_end(self) -> Outcome:
         with jax.set_mesh(self.mesh), stop_signals() as stop:
@@ -89,7 +89,7 @@ class Trainer:
                 checkpoints.wait()
             finally:
                 checkpoints.close()
-        return Outcome(self.folder, int(state.step), self.best, stop.signal)
+        return Outcome(self.folder, int(state.step), self.validated, stop.signal)
 
     def _loop(self, state: TrainState, checkpoints: Checkpoints, stop: "StopSignal") -> TrainState:
         run, step = self.run, int(state.step)
@@ -111,18 +111,17 @@ class Trainer:
                 if last or step % run.checkpoint.every == 0:
                     log.flush(progress)
                     metrics.flush()
-                    checkpoints.save(step, state, self.iterator, self.best)
+                    checkpoints.save(step, state, self.iterator, self.validated and self.validated["loss"])
             if stop.signal is not None:
                 log.flush(progress)
                 metrics.flush()
-                checkpoints.save(step, state, self.iterator, self.best)
+                checkpoints.save(step, state, self.iterator, self.validated and self.validated["loss"])
         return state
 
     def _validate(self, state: TrainState, step: int, metrics: Metrics, progress: TrainProgress) -> None:
-        loss, bits = self.validation(state.params)
-        self.best = bits
-        metrics.write("validation", step, {"loss": loss, "bits_per_byte": bits})
-        progress.validation(step, loss, bits)
+        self.validated = self.validation(state.params)
+        metrics.write("validation", step, self.validated)
+        progress.validation(step, self.validated)
 
 
 class StepLog:
@@ -131,11 +130,13 @@ class StepLog:
     def __init__(self, trainer: Trainer, metrics: Metrics):
         self.trainer, self.metrics = trainer, metrics
         self.waiting: list[tuple[int, float, dict[str, jax.Array]]] = []
+        self.tokens = 0
         self.since = time.perf_counter()
 
     def add(self, step: int, batch: dict[str, np.ndarray], sums: dict[str, jax.Array]) -> None:
         count = float((self.trainer.token_bytes[batch["targets"]] * batch["weights"]).sum()) * jax.process_count()
         self.waiting.append((step, count, sums))
+        self.tokens += batch["inputs"].size * jax.process_count()
 
     def flush(self, progress: TrainProgress) -> None:
         """Writes and shows what waits; stops the run when too many updates in a row were skipped.
@@ -147,15 +148,14 @@ class StepLog:
             return
         fetched = jax.device_get([sums for *_, sums in self.waiting])
         seconds = time.perf_counter() - self.since
-        tokens = sum(float(sums["tokens"]) for sums in fetched)
         record: dict[str, float] = {}
         for (step, count, _), sums in zip(self.waiting, fetched, strict=True):
             record = step_record(sums, count)
             self.metrics.write("train", step, record)
-        record["tokens_per_second"] = tokens / seconds
+        record["tokens_per_second"] = self.tokens / seconds
         progress.update(self.waiting[-1][0], record)
         self._check(self.waiting[-1][0], record)
-        self.waiting, self.since = [], time.perf_counter()
+        self.waiting, self.tokens, self.since = [], 0, time.perf_counter()
 
     def _check(self, step: int, record: dict[str, float]) -> None:
         training = self.trainer.run.training
@@ -167,13 +167,18 @@ class StepLog:
             )
 
 
-def step_record(sums: dict[str, np.ndarray], count: float) -> dict[str, float]:
+def step_record(sums: dict[str, np.ndarray], count: float) -> Record:
     """One step's record: means a token of the objective's sums, and what the optimiser saw. `count`: bytes of text predicted."""
-    tokens = float(sums["tokens"])
     plain = ("grad_norm", "lr", "skipped", "in_a_row", "tokens")
-    record = {name: float(value) if name in plain else float(value) / tokens for name, value in sums.items()}
-    record["bits_per_byte"] = bits_per_byte(float(sums["nll"]), count)
-    return record
+    means = {name: float(value) for name, value in sums.items() if name not in plain}
+    return mean_record(means, float(sums["tokens"]), count) | {name: float(sums[name]) for name in plain}
+
+
+def mean_record(sums: dict[str, float], tokens: float, count: float) -> Record:
+    """The sums over tokens as means: `loss` (nats), `accuracy`, ..., and `bits_per_byte` where tokens stand for bytes of text."""
+    record = {name: value / tokens for name, value in sums.items()}
+    record["accuracy"] = record.pop("hits")
+    return record | ({"bits_per_byte": bits_per_byte(sums["nll"], count)} if count else {})
 
 
 class Validation:
@@ -185,11 +190,12 @@ class Validation:
         self.bytes = sum(float((tokenizer.token_bytes[b["targets"]] * b["weights"]).sum()) for b in batches) * jax.process_count()
         self.step = make_eval_step(run)
 
-    def __call__(self, params) -> tuple[float, float]:
-        """Nats a token and bits a byte."""
+    def __call__(self, params) -> Record:
+        """Loss in nats a token, accuracy, and bits a byte of text."""
         sums = jax.device_get([self.step(params, put_batch(batch, self.mesh)) for batch in self.batches])
-        nll, tokens = (sum(float(s[name]) for s in sums) for name in ("nll", "tokens"))
-        return nll / tokens, bits_per_byte(nll, self.bytes)
+        nll, hits, tokens = (sum(float(s[name]) for s in sums) for name in ("nll", "hits", "tokens"))
+        record = mean_record({"nll": nll, "hits": hits}, tokens, self.bytes)
+        return {"loss": record.pop("nll"), **record}
 
 
 @dataclass

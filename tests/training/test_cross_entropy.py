@@ -28,7 +28,8 @@ def plain(x, matrix, targets, weights, scale=1.0, softcap=None, z_loss=0.0):
         logits = softcap * jnp.tanh(logits / softcap)
     nll = -jnp.sum(weights * jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0])
     z = jnp.sum(weights * jax.nn.logsumexp(logits, axis=-1) ** 2)
-    return nll + z_loss * z, nll, z
+    hits = jnp.sum(weights * (jnp.argmax(logits, axis=-1) == targets))
+    return nll + z_loss * z, nll, z, hits
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 13, 512])
@@ -47,6 +48,12 @@ def test_values_and_gradients(options, chunk):
 def test_without_gradients_the_values_are_the_same():
     found, expected = cross_entropy(*inputs(), z_loss=0.1, chunk=4), plain(*inputs(), z_loss=0.1)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_tie_is_no_hit():
+    """A readout of zeros says nothing, so it is right nowhere."""
+    x, matrix, targets, weights = inputs()
+    assert cross_entropy(x, 0 * matrix, targets, weights)[3] == 0
 
 
 def test_large_logits_do_not_overflow():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 type Batch = dict[str, jax.Array]
 type Sums = dict[str, jax.Array]
-"""Scalars that add up over micro-batches and devices: `loss`, `nll`, `tokens`, `bytes` ..., in nats, tokens and bytes."""
+"""Scalars that add up over micro-batches and devices: `loss` and `nll` in nats, `hits` (right answers), `tokens`, ..."""
 
 
 class ObjectiveConfig(Config):

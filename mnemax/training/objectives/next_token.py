@@ -21,10 +21,11 @@ class NextTokenConfig(ObjectiveConfig):
     def __call__(self, model: "Decoder", batch: Batch, training: "TrainingConfig") -> Sums:
         x, _, aux = model.hidden(batch["inputs"], batch["positions"], remat=training.remat, implementation=training.attention)
         matrix, scale, softcap = model.readout()
-        loss, nll, z = cross_entropy(
+        loss, nll, z, hits = cross_entropy(
             x, matrix, batch["targets"], batch["weights"],
             scale=scale, softcap=softcap, z_loss=training.z_loss, chunk=training.loss_chunk,
         )  # fmt: skip
         tokens = jnp.sum(batch["weights"])
         loss = loss + tokens * sum(aux.values(), jnp.float32(0))
-        return {"loss": loss, "nll": nll, "z": z, "tokens": tokens, **{name: tokens * value for name, value in aux.items()}}
+        sums = {"loss": loss, "nll": nll, "z": z, "hits": hits, "tokens": tokens}
+        return sums | {name: tokens * value for name, value in aux.items()}
