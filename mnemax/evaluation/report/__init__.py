@@ -33,5 +33,5 @@ def report(sweep: Path, out: Path | None = None) -> Path:
             drawn.append((drawing, svg(drawing.figure)))
         for table in tables(found):
             table.write(folder)
-        (folder / "index.html").write_text(page(found, drawn))
+        (folder / "index.html").write_text(page(found, drawn), encoding="utf-8")
     return folder / "index.html"

@@ -18,6 +18,7 @@ def drawings(sweep: Sweep) -> Iterator[Drawing]:
         for task, measure in judged.items():
             yield from against_field(sweep, task, measure, sweep.x)
     yield from learning_curves(sweep)
+    done = dict.fromkeys(task for _, run in sweep.runs for task in run.tasks)
     for figure in (by_distance, heat_maps, by_position):
-        for task in judged:
+        for task in done:
             yield from figure(sweep, task)

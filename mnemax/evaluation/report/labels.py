@@ -4,6 +4,7 @@ Places are sought in pixels once the figure's layout is final, and kept in units
 """
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,16 +44,25 @@ class Candidate(NamedTuple):
 
 
 # In degrees from the right, an equally free place is taken in this order.
-ANGLES = (0, 40, -40, 90, -90, 180, 140, -140, 20, -20, 160, -160, 65, -65, 115, -115)
+ANGLES = (0, 40, -40, 90, -90, 180, 140, -140, 20, -20, 160, -160, 65, -65, 115, -115, 8, -8, 172, -172, 30, -30, 150, -150)
 # Points between a marker and its label; from the second on a thin line leads there.
-DISTANCES = (9, 16, 26, 38, 52, 68, 86, 106, 130)
+DISTANCES = (9, 16, 24, 34, 46, 60, 76, 94, 114, 136)
+ROUNDS = 3
 MARKER = 4
+STEP = 0.35
+"""What a place costs more than the one before it."""
+LINE = 40
+"""What it costs to cover a line of the figure."""
+LEADER = 100
+"""What it costs where a leader runs through another label."""
+WRAP = 32
+"""Letters a line."""
 GAP = 3
 """Pixels kept free about a label."""
 ALIGNED = {"left": 0, "center": 0.5, "right": 1, "bottom": 0, "top": 1}
 
 
-def places() -> list[Place]:
+def _places() -> list[Place]:
     """All places about a point, the most wanted first."""
     found = []
     for distance in DISTANCES:
@@ -62,6 +72,9 @@ def places() -> list[Place]:
             va = "center" if abs(up) < 0.3 else "bottom" if up > 0 else "top"
             found.append(Place(distance * right, distance * up, ha, va, distance))
     return found
+
+
+PLACES = _places()
 
 
 def beside_points(axes: "Axes", labels: Sequence[Label], obstacles: Sequence["Bbox"] = (), lines: Sequence["Path"] = ()) -> None:
@@ -74,35 +87,48 @@ def beside_points(axes: "Axes", labels: Sequence[Label], obstacles: Sequence["Bb
     from matplotlib.path import Path
     from matplotlib.transforms import Bbox
 
+    labels = _wrapped(labels)
     settle(axes)
     frame, scale = axes.get_window_extent(), _pixels_a_point(axes)
+    sizes = [_size(axes, label) for label in labels]
     points = [axes.transData.transform((label.x, label.y)) for label in labels]
     rim = MARKER * scale
     closed = [*obstacles, *(Bbox.from_extents(x - rim, y - rim, x + rim, y + rim) for x, y in points)]
-    placed: list[Bbox] = []
-    thin = list(lines)
+    chosen: dict[int, Candidate] = {}
 
-    def candidate(order: int, place: Place, point: Any, size: tuple[float, float]) -> Candidate:
+    def candidate(order: int, place: Place, point: Any, size: tuple[float, float], rivals: list[Candidate]) -> Candidate:
         end = (point[0] + place.right * scale, point[1] + place.up * scale)
-        box = _box(end, size, place)
-        leader = Path([point, end])
+        box, leader = _box(end, size, place), Path([point, end])
         outside = not (frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1)
-        cost = order / 16 * 8 + 1e7 * outside
-        cost += 1e4 * sum(_overlap(box, other) for other in (*placed, *closed))
-        cost += 40 * sum(line.intersects_bbox(box, filled=False) for line in thin)
-        cost += 40 * sum(leader.intersects_bbox(other, filled=False) for other in placed)
+        cost = order * STEP + 1e7 * outside
+        cost += 1e4 * sum(_overlap(box, other) for other in (*closed, *(rival.box for rival in rivals)))
+        cost += LINE * sum(line.intersects_bbox(box, filled=False) for line in lines)
+        cost += LEADER * sum(rival.leader.intersects_bbox(box, filled=False) for rival in rivals)
+        cost += LEADER * sum(leader.intersects_bbox(rival.box, filled=False) for rival in rivals)
         return Candidate(cost, place, box, leader)
 
-    for i in sorted(range(len(labels)), key=lambda i: tuple(points[i])):
-        size = _size(axes, labels[i])
-        best = min((candidate(order, place, points[i], size) for order, place in enumerate(places())), key=lambda c: c.cost)
-        placed.append(best.box)
-        thin.append(best.leader)
-        _write(axes, labels[i], best.place)
+    def best(i: int) -> Candidate:
+        rivals = [rival for j, rival in chosen.items() if j != i]
+        found = None
+        for order, place in enumerate(PLACES):
+            if found is not None and found.cost <= order * STEP:
+                break  # every later place costs more
+            other = candidate(order, place, points[i], sizes[i], rivals)
+            found = other if found is None or other.cost < found.cost else found
+        assert found is not None
+        return found
+
+    # The first were placed when the others were not there yet, so each looks around again.
+    for _ in range(ROUNDS):
+        for i in sorted(range(len(labels)), key=lambda i: tuple(points[i])):
+            chosen[i] = best(i)
+    for i, found in chosen.items():
+        _write(axes, labels[i], found.place)
 
 
 def beside_ends(axes: "Axes", labels: Sequence[Label]) -> None:
     """Writes each line's label at the right of the axes, at the height of its end or as near as the others let it."""
+    labels = _wrapped(labels)
     notes = [
         axes.annotate(
             label.text,
@@ -117,9 +143,11 @@ def beside_ends(axes: "Axes", labels: Sequence[Label]) -> None:
     ]
     settle(axes)
     frame = axes.get_window_extent()
-    gap = max((_size(axes, label)[1] for label in labels), default=0) + _pixels_a_point(axes)
+    height = max((_size(axes, label)[1] for label in labels), default=0)
+    # A label may stand out of the frame by a little, not by half of two lines.
+    rim = max(0.0, height / 2 - 3 * _pixels_a_point(axes))
     wanted = [float(axes.transData.transform((label.x, label.y))[1]) for label in labels]
-    for note, y in zip(notes, spread(wanted, gap, frame.y0, frame.y1), strict=True):
+    for note, y in zip(notes, spread(wanted, height + _pixels_a_point(axes), frame.y0 + rim, frame.y1 - rim), strict=True):
         note.set_position((1.03, (y - frame.y0) / frame.height))
 
 
@@ -143,6 +171,15 @@ def settle(axes: "Axes") -> None:
     assert figure is not None
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
+
+
+def lines_of(text: str) -> list[str]:
+    """A label's text as it is broken."""
+    return textwrap.wrap(text, WRAP)
+
+
+def _wrapped(labels: Sequence[Label]) -> list[Label]:
+    return [label._replace(text="\n".join(lines_of(label.text))) for label in labels]
 
 
 def _near_rim(axes: "Axes", label: Label) -> bool:
@@ -171,7 +208,7 @@ def _write(axes: "Axes", label: Label, place: Place) -> None:
 
 def _leader(color: str, towards: tuple[float, float]) -> dict[str, Any]:
     """A thin line between a label's edge and its point."""
-    return {"arrowstyle": "-", "color": color, "lw": 0.8, "alpha": 0.7, "shrinkA": 1, "shrinkB": MARKER, "relpos": towards}
+    return {"arrowstyle": "-", "color": color, "lw": 0.8, "alpha": 0.7, "shrinkB": MARKER, "relpos": towards, "patchA": None}
 
 
 def _size(axes: "Axes", label: Label) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from mnemax.evaluation.report.drawing import NAMES, Drawing, chance_line, file_name, score_axis
-from mnemax.evaluation.report.labels import Label, beside_ends
+from mnemax.evaluation.report.labels import Label, beside_ends, lines_of
 from mnemax.evaluation.report.results import Sweep
 from mnemax.evaluation.report.series import POINTS, Series, over_bins, over_steps
 from mnemax.evaluation.report.style import Look, look, new_figure, tokens_axis
@@ -26,7 +26,7 @@ class Line(NamedTuple):
 def learning_curves(sweep: Sweep) -> Iterator[Drawing]:
     """Training and validation over steps."""
     records = [record for _, run in sweep.runs for record in run.records]
-    measure = next((m for m in NAMES if any(r["split"] == "train" and m in r for r in records)), None)
+    measure = next((m for m in NAMES if any(r["split"] == "train" and r.get(m) is not None for r in records)), None)
     if measure is None:
         return
     last = max(record["step"] for record in records)
@@ -40,10 +40,10 @@ def learning_curves(sweep: Sweep) -> Iterator[Drawing]:
             lines.append(Line(label, look(i), train))
         if (validation := over_steps(runs, "validation", measure, 1)) is not None:
             axes.plot(validation.x, validation.mean, look(i).marker, color=look(i).color, mfc="none", ms=5.5, zorder=3)
+    if not lines:
+        return
     score_axis(axes, measure)
-    if measure != "accuracy":
-        axes.set_ylim(top=_usual(lines, last))
-    _draw(axes, lines, markers=False)
+    _draw(axes, lines, markers=False, top=None if measure == "accuracy" else _usual(lines))
     yield Drawing(
         "learning_curves",
         "Learning curves",
@@ -100,8 +100,8 @@ def _over_bins(sweep: Sweep, task: str, bins: str, measure: str) -> list[Line]:
     return [Line(label, style, series) for label, style, series in found if series is not None]
 
 
-def _draw(axes: "Axes", lines: list[Line], *, markers: bool) -> None:
-    """Means with their bands and labels; with markers, on a logarithmic axis."""
+def _draw(axes: "Axes", lines: list[Line], *, markers: bool, top: float | None = None) -> None:
+    """Means with their bands and labels, up to the top; with markers, on a logarithmic axis."""
     for _, style, series in lines:
         axes.fill_between(series.x, series.low, series.high, color=style.color, alpha=0.15, lw=0)
         axes.plot(series.x, series.mean, style.dashes, color=style.color, marker=style.marker if markers else "")
@@ -109,22 +109,24 @@ def _draw(axes: "Axes", lines: list[Line], *, markers: bool) -> None:
         tokens_axis(axes)
     else:
         axes.margins(x=0.02)
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high)
+    least = min(series.low.min() for _, _, series in lines)
+    if top is not None and top > least:
+        axes.set_ylim(least - 0.05 * (top - least), top)
+    high = axes.get_ylim()[1]
     beside_ends(axes, [Label(label, s.x[-1], min(s.mean[-1], high), style.color) for label, style, s in lines])
 
 
-def _usual(lines: list[Line], last: int) -> float | None:
-    """A top for losses: what an untrained or broken model loses would flatten all the rest."""
+def _usual(lines: list[Line]) -> float:
+    """A top for losses, above nine tenths of them: what an untrained or broken model loses would flatten all the rest."""
     import numpy as np
 
-    shown = np.concatenate([line.series.high[line.series.x > 0.03 * last] for line in lines] or [np.array([])])
-    return 1.05 * float(np.percentile(shown, 98)) if shown.size else None
+    return 1.05 * float(np.percentile(np.concatenate([line.series.high for line in lines]), 90))
 
 
 def _height(sweep: Sweep) -> float:
     """Inches: as many as the labels need above one another."""
-    return max(4.6, 0.21 * len(sweep.cells) + 0.8)
+    rows = len(sweep.cells) * max((len(lines_of(cell.label)) for cell in sweep.cells), default=0)
+    return max(4.6, 0.2 * rows + 0.8)
 
 
 def _ends(lines: list[Line]) -> str:

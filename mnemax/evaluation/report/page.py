@@ -16,7 +16,7 @@ UNFINISHED: dict[State, str] = {"running": "unfinished", "not started": "not sta
 
 def page(sweep: Sweep, drawn: list[tuple[Drawing, str]]) -> str:
     """The page of a sweep and its figures, each with its SVG."""
-    return Template(TEMPLATE.read_text()).substitute(
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=escape(sweep.title),
         description=f"<p>{escape(sweep.description)}</p>" if sweep.description else "",
         status=_status(sweep),

@@ -1,6 +1,6 @@
 """A task's score against what a cell costs, or against a field it was set to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,7 +28,9 @@ class Point(NamedTuple):
 
 def quality(sweep: Sweep, task: str, measure: str) -> Iterator[Drawing]:
     """Against bytes of decode state, with the Pareto front."""
-    points = _points(sweep, {cell.name: cell.model.state_bytes for cell in sweep.cells}, task, measure)
+    # No state at all has no logarithm; it is drawn as one byte.
+    sizes = {cell.name: None if (size := cell.model.state_bytes) is None else max(size, 1) for cell in sweep.cells}
+    points = _points(sweep, sizes, task, measure)
     if not points:
         return
     contexts = sorted({cell.model.context for cell in sweep.cells if cell.model.context is not None})
@@ -70,7 +72,7 @@ def against_field(sweep: Sweep, task: str, measure: str, field: str) -> Iterator
     )
 
 
-def _points(sweep: Sweep, xs: dict[str, float | None], task: str, measure: str) -> list[Point]:
+def _points(sweep: Sweep, xs: Mapping[str, float | None], task: str, measure: str) -> list[Point]:
     found = []
     for i, cell in enumerate(sweep.cells):
         x, score = xs[cell.name], estimate(cell.scores(task, measure))

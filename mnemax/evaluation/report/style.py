@@ -122,11 +122,19 @@ def tokens_axis(axes: "Axes") -> None:
 
 
 def values_axis(axes: "Axes", values: Collection[float]) -> None:
-    """An x axis of the values that a field was set to, logarithmic if they span a lot, ticked where they stand if they are few."""
+    """An x axis of the values that a field was set to, logarithmic if they span a lot, ticked where they stand."""
     from matplotlib.ticker import NullLocator
 
     if min(values) > 0 and max(values) / min(values) >= 8:
         axes.set_xscale("log")
-    if len(set(values)) <= 8:
-        axes.set_xticks(sorted(set(values)), [f"{value:,g}" for value in sorted(set(values))])
-        axes.xaxis.set_minor_locator(NullLocator())
+    ticks: list[float] = []
+    for value in sorted(set(values)):
+        if not ticks or _fraction(axes, value) - _fraction(axes, ticks[-1]) > 0.06:
+            ticks.append(value)
+    axes.set_xticks(ticks, [f"{value:,g}" for value in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _fraction(axes: "Axes", x: float) -> float:
+    """Of the axes' width."""
+    return axes.transLimits.transform(axes.transScale.transform((x, 1)))[0]

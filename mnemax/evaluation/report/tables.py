@@ -20,7 +20,7 @@ class Table(NamedTuple):
     rows: list[list[Any]]
 
     def write(self, folder: Path) -> None:
-        with (folder / self.name).open("w", newline="") as file:
+        with (folder / self.name).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([self.columns, *self.rows])
 
 
