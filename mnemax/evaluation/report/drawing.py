@@ -28,10 +28,10 @@ class Drawing(NamedTuple):
     figure: "Figure"
 
 
-def score_axis(axes: "Axes", measure: str) -> None:
-    """Accuracy is shown whole, from 0 to 1: what looks small is small."""
+def score_axis(axes: "Axes", of: str, measure: str) -> None:
+    """The y axis of a task or of training. Accuracy is shown whole, from 0 to 1: what looks small is small."""
     hints = {"accuracy": "accuracy", "bits_per_byte": "bits a byte (less is better)", "loss": "nats a token (less is better)"}
-    axes.set_ylabel(hints[measure])
+    axes.set_ylabel(f"{of}: {hints[measure]}")
     if measure == "accuracy":
         axes.set_ylim(-0.03, 1.05)
 

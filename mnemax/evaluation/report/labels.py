@@ -55,7 +55,7 @@ LINE = 40
 """What it costs to cover a line of the figure."""
 LEADER = 100
 """What it costs where a leader runs through another label."""
-WRAP = 32
+WRAP = 36
 """Letters a line."""
 GAP = 3
 """Pixels kept free about a label."""

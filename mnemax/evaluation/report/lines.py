@@ -42,7 +42,7 @@ def learning_curves(sweep: Sweep) -> Iterator[Drawing]:
             axes.plot(validation.x, validation.mean, look(i).marker, color=look(i).color, mfc="none", ms=5.5, zorder=3)
     if not lines:
         return
-    score_axis(axes, measure)
+    score_axis(axes, "training", measure)
     _draw(axes, lines, markers=False, top=None if measure == "accuracy" else _usual(lines))
     yield Drawing(
         "learning_curves",
@@ -62,7 +62,7 @@ def by_distance(sweep: Sweep, task: str) -> Iterator[Drawing]:
         return
     figure = new_figure(_height(sweep))
     axes = figure.add_subplot(xlabel="distance back to what is recalled (tokens)")
-    score_axis(axes, "accuracy")
+    score_axis(axes, task, "accuracy")
     if (chance := sweep.chance(task)) is not None:
         chance_line(axes, chance, at=0.005)
     _draw(axes, lines, markers=True)
@@ -83,7 +83,7 @@ def by_position(sweep: Sweep, task: str) -> Iterator[Drawing]:
         return
     figure = new_figure(_height(sweep))
     axes = figure.add_subplot(xlabel="position in the context (tokens)")
-    score_axis(axes, "loss")
+    score_axis(axes, task, "loss")
     _draw(axes, lines, markers=True)
     yield Drawing(
         f"position_{file_name(task)}",

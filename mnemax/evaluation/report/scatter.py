@@ -38,6 +38,7 @@ def quality(sweep: Sweep, task: str, measure: str) -> Iterator[Drawing]:
     front = pareto([point.x for point in points], [point.score.mean * (1 if measure == "accuracy" else -1) for point in points])
     figure = new_figure(5.4)
     axes = figure.add_subplot(xlabel=f"bytes of decode state{of}")
+    score_axis(axes, task, measure)
     chance = sweep.chance(task) if measure == "accuracy" else None
     _scatter(axes, points, measure, chance, front, stepped=True)
     yield Drawing(
@@ -60,6 +61,7 @@ def against_field(sweep: Sweep, task: str, measure: str, field: str) -> Iterator
     name = short_names([field])[field]
     figure = new_figure(4.6)
     axes = figure.add_subplot(xlabel=name)
+    score_axis(axes, task, measure)
     _scatter(axes, points, measure, sweep.chance(task) if measure == "accuracy" else None, range(len(points)), stepped=False)
     without = [cell.label for cell in sweep.cells if numbers[cell.name] is None]
     yield Drawing(
@@ -95,7 +97,6 @@ def _scatter(
         axes.errorbar(
             x, score.mean, reach, fmt=style.marker, color=style.color, mfc=fill, ms=8, mew=1.6, elinewidth=1.2, capsize=3, zorder=3
         )
-    score_axis(axes, measure)
     axes.margins(x=0.12, y=0.12)
     steps = []
     if stepped:

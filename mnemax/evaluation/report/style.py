@@ -1,6 +1,7 @@
 """How figures look: colours for colour-blind readers, one look for a cell in every figure, text that follows the page."""
 
 import io
+import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -112,12 +113,12 @@ def bytes_axis(axes: "Axes") -> None:
 
 
 def tokens_axis(axes: "Axes") -> None:
-    """A logarithmic x axis of tokens, ticked at powers of two."""
+    """A logarithmic x axis of tokens, ticked at powers of two; 0 stands at 1/2."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=12))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}" if x < 1e4 else f"{x / 1024:,g}k"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{math.floor(x):,}" if x < 1e4 else f"{x / 1024:,g}k"))
     axes.xaxis.set_minor_locator(NullLocator())
 
 
