@@ -114,7 +114,7 @@ def _find(source: str, folder: str) -> Path:
 
 def _override(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     config = OmegaConf.create(tree)
-    pairs = [_pair(override) for override in overrides]
+    pairs = [parse_override(override) for override in overrides]
     # What replaces a node comes first, a named model and then kinds; the other overrides then fill it.
     for key, value in sorted(pairs, key=lambda pair: (pair[0] != "model", not pair[0].endswith(".kind"))):
         parent, _, last = key.rpartition(".")
@@ -135,7 +135,12 @@ def _override(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"A value that refers to another cannot be resolved: {' '.join(str(error).split())}.") from error
 
 
-def _pair(override: str) -> tuple[str, Any]:
+def parse_override(override: str) -> tuple[str, Any]:
+    """The field and the value of `dotted.field=value`.
+
+    Raises:
+        UserError: it is not of this form.
+    """
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise UserError(f"'{override}' is not an override: write dotted.field=value.")

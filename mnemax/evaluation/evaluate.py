@@ -43,7 +43,7 @@ def evaluate(folder: Path, names: Sequence[str], batch: int, step: int | None = 
     for name, measure in measures.items():
         settings = measure.model_dump(mode="json")
         if results["tasks"].get(name, {}).get("settings") == settings:
-            console.print(f"{name}: {said(results['tasks'][name])} (from {folder / FILE})")
+            console.print(f"{name}: {said(results['tasks'][name])} (from {folder / FILE})", soft_wrap=True)
             continue
         result = _measured(name, measure, subject, console)
         results["tasks"][name] = result | {"settings": settings}
@@ -51,7 +51,7 @@ def evaluate(folder: Path, names: Sequence[str], batch: int, step: int | None = 
             temporary = folder / f"{FILE}.tmp"
             temporary.write_text(json.dumps(results, indent=1) + "\n")
             temporary.replace(folder / FILE)
-        console.print(f"{name}: {said(result)}")
+        console.print(f"{name}: {said(result)}", soft_wrap=True)
     return results
 
 

@@ -112,7 +112,8 @@ def describe(
 def eval_(
     folder: RunFolder,
     tasks: Annotated[
-        list[str] | None, typer.Option(help="Shipped measures' names, kinds or files, separated by commas; default: what it learnt.")
+        list[str] | None,
+        typer.Option(help="Shipped measures' names, kinds or files, separated by commas; default: what it was trained on."),
     ] = None,
     batch: Annotated[int, typer.Option(help="Rows computed at one time.", min=1)] = 16,
     step: Annotated[int | None, typer.Option(help="A checkpoint's step; default: the newest.")] = None,
@@ -123,6 +124,43 @@ def eval_(
 
     _cache_compilations()
     evaluate(folder, [name for names in tasks or [] for name in names.split(",")], batch, step, fresh=fresh)
+
+
+@app.command()
+def sweep(
+    name: Annotated[str, typer.Argument(metavar="SWEEP", help="A shipped ablation's name or a YAML file.", show_default=False)],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The sweep's folder; default: runs/sweeps/NAME.")] = None,
+    jobs: Annotated[int, typer.Option(help="Cells at a time; on Linux they share the cores.", min=1)] = 1,
+    only: Annotated[str | None, typer.Option(help="One member, as CELL/seed-N.")] = None,
+    emit: Annotated[bool, typer.Option("--emit", help="Print a command for every unfinished member, and run none.")] = False,
+) -> None:
+    """Train and measure every cell of an ablation; finished cells are skipped, stopped ones resumed, failed ones tried again."""
+    from rich.console import Console
+
+    from mnemax.launch import sweep as launch
+
+    launch.keep_accelerator_free()
+    console = Console(highlight=False, stderr=emit)
+    definition, folder, members = launch.prepare(name, overrides or [], out, console)
+    if emit:
+        print(launch.emit(name, overrides or [], folder, members))
+        return
+    failed = launch.run_all(definition, launch.chosen(members, only), jobs, console)
+    console.print(f"to see it: mnemax report {folder}", soft_wrap=True)
+    if failed:
+        raise UserError(f"{len(failed)} of {len(members)} failed ({', '.join(m.name for m in failed)}); their log.txt tells why.")
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep's folder.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="The report's folder; default: SWEEP/report.")] = None,
+) -> None:
+    """Draw a sweep's results as one HTML page, with its figures as PNG and its numbers as CSV."""
+    from mnemax.evaluation.report import report
+
+    print(report(folder, out))
 
 
 @app.command()

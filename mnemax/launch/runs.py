@@ -5,6 +5,7 @@ from pathlib import Path
 from mnemax.errors import UserError
 
 ROOT = Path("runs")
+SWEEP_STATE, SWEEP_LOG = "state.json", "log.txt"  # what a sweep keeps in a run's folder, and may lie there before the run
 
 
 def choose_folder(name: str, out: Path | None, resume: bool) -> Path:
@@ -17,7 +18,7 @@ def choose_folder(name: str, out: Path | None, resume: bool) -> Path:
         taken = (out / "config.yaml").is_file()
         if resume and not taken:
             raise UserError(f"There is nothing to resume in {out}: it has no config.yaml.")
-        if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not resume and out.exists() and (not out.is_dir() or {p.name for p in out.iterdir()} - {SWEEP_STATE, SWEEP_LOG}):
             raise UserError(f"--out {out} exists and is not empty; add --resume to continue it, or name another.")
         return out
     existing = numbered(name)

@@ -4,11 +4,13 @@ import json
 import math
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from mnemax.configs.schema import LogConfig
 from mnemax.errors import UserError
 from mnemax.files import writing
+
+if TYPE_CHECKING:
+    from mnemax.configs.schema import LogConfig
 
 type Record = dict[str, float]
 
@@ -88,7 +90,7 @@ class WandB:
 class Metrics:
     """All the writers of a run; each method raises UserError if the folder cannot be written."""
 
-    def __init__(self, folder: Path, log: LogConfig, name: str, config: dict[str, Any], resumed: int):
+    def __init__(self, folder: Path, log: "LogConfig", name: str, config: dict[str, Any], resumed: int):
         self.path = folder / "metrics.jsonl"
         with writing(self.path):
             self.lines = JsonLines(self.path, resumed)
