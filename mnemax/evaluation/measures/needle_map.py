@@ -1,6 +1,6 @@
 """A needle's accuracy at every depth of contexts of several lengths, in tokens or in text."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, override
 
@@ -46,37 +46,44 @@ class NeedleMapConfig(MeasureConfig):
         lengths = self.lengths or (whole // 4, whole // 2, whole)
         read = (data.validation + data.sources) if data else ()
         needle = self.needle or next((source for source in read if isinstance(source, NeedleTask)), None)
-        cell = self._in_text(subject, lengths) if needle is None else self._in_tokens(subject, needle)
-        total = len(lengths) * len(self.depths) * self.samples
+        answered = self._in_text(subject, lengths) if needle is None else self._in_tokens(subject, needle)
+        cells = len(self.depths) * self.samples
         accuracy: list[list[float]] = []
         for row, length in enumerate(lengths):
-            accuracy.append([])
-            for column, depth in enumerate(self.depths):
-                accuracy[-1].append(float(np.mean(cell(length, depth))))
-                progress((row * len(self.depths) + column + 1) * self.samples, total)
+            right = []
+            for score in answered(length):
+                right.append(score)
+                progress(row * cells + len(right), len(lengths) * cells)
+            accuracy.append(np.reshape(right, (len(self.depths), self.samples)).mean(axis=1).tolist())
         grid = {"lengths": list(lengths), "depths": list(self.depths), "accuracy": accuracy}
-        return {"accuracy": float(np.mean(accuracy)), "samples": total, "grid": grid}
+        return {"accuracy": float(np.mean(accuracy)), "samples": len(lengths) * cells, "grid": grid}
 
-    def _in_tokens(self, subject: Subject, needle: NeedleTask) -> Callable[[int, float], list[bool]]:
-        def cell(length: int, depth: float) -> list[bool]:
-            changed: dict[str, Any] = {"length": length, "depth": depth, "split": "test"}
-            placed = load.validate(NeedleTask, needle.model_dump() | changed, "needle_map")
-            check_fits(placed, subject)
-            examples = [placed.number(number) for number in range(self.samples)]
-            scored = scores(subject.model, ((e.inputs, e.targets) for e in examples), length, subject.batch)
-            return [bool(score.right[example.asked > 0].all()) for example, score in zip(examples, scored, strict=True)]
+    def _in_tokens(self, subject: Subject, needle: NeedleTask) -> Callable[[int], Iterator[float]]:
+        """Whether each sample of a length was right, depth by depth."""
 
-        return cell
+        def answered(length: int) -> Iterator[float]:
+            examples = []
+            for depth in self.depths:
+                changed: dict[str, Any] = {"length": length, "depth": depth, "split": "test"}
+                placed = load.validate(NeedleTask, needle.model_dump() | changed, "needle_map")
+                check_fits(placed, subject)
+                examples += [placed.number(number) for number in range(self.samples)]
+            rows = [(example.inputs, example.targets) for example in examples]
+            for example, score in zip(examples, scores(subject.model, rows, length, subject.batch), strict=True):
+                yield float(score.right[example.asked > 0].all())
 
-    def _in_text(self, subject: Subject, lengths: tuple[int, ...]) -> Callable[[int, float], list[float]]:
+        return answered
+
+    def _in_text(self, subject: Subject, lengths: tuple[int, ...]) -> Callable[[int], Iterator[float]]:
+        """The score of each sample of a length, depth by depth."""
         tokenizer = text_tokenizer(subject, self.kind, lengths)
         answering, asked = Answering(subject), task(self.text)
         assert isinstance(asked, Needles | PassKey)
 
-        def cell(length: int, depth: float) -> list[float]:
-            placed = replace(asked, depth=depth)
-            allowed = allowance(placed, self.text, tokenizer, length, self.samples)
-            fitted = [fit(placed, self.text, tokenizer, number, length, allowed) for number in range(self.samples)]
-            return answering(placed, fitted, allowed, lambda done: None)
+        def answered(length: int) -> Iterator[float]:
+            allowed = allowance(asked, self.text, tokenizer, length, self.samples)
+            placed = [replace(asked, depth=depth) for depth in self.depths]
+            fitted = [fit(p, self.text, tokenizer, number, length, allowed) for p in placed for number in range(self.samples)]
+            return answering(asked, fitted, allowed)
 
-        return cell
+        return answered

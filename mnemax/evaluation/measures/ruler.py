@@ -1,6 +1,7 @@
 """Long context in text: RULER's tasks, answered by greedy decoding."""
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, override
 
 import numpy as np
@@ -41,12 +42,14 @@ class RulerConfig(MeasureConfig):
         tokenizer = text_tokenizer(subject, self.kind, self.lengths)
         asked = task(self.task, self.haystack, self.path)
         answering = Answering(subject)
-        scores, depths = [], []
+        scores: list[float] = []
+        depths: list[float | None] = []
         for length in self.lengths:
             allowed = allowance(asked, self.task, tokenizer, length, self.samples)
             fitted = [fit(asked, self.task, tokenizer, number, length, allowed) for number in range(self.samples)]
-            done = len(scores)
-            scores += answering(asked, fitted, allowed, lambda n, done=done: progress(done + n, len(self.lengths) * self.samples))
+            for score in answering(asked, fitted, allowed):
+                scores.append(score)
+                progress(len(scores), len(self.lengths) * self.samples)
             depths += [one.sample.depth for one in fitted]
         by_length = np.reshape(scores, (len(self.lengths), self.samples)).mean(axis=1)
         return {
@@ -64,25 +67,16 @@ class Answering:
         self.tokenizer, self.batch = subject.model.tokenizer, subject.batch
         self.generator = Generator(subject.model.config, subject.model.params, Sampling(temperature=0))
 
-    def __call__(self, asked: Task, fitted: Sequence[Fitted], allowed: int, progress: Callable[[int], None]) -> list[float]:
-        """The score of each sample, in order, out of at most `allowed` new tokens; `progress` is told how many are done."""
-        outputs: dict[int, str] = {}
-        for numbers, said in self._batches([one.prompt for one in fitted], allowed):
-            outputs |= dict(zip(numbers, said, strict=False))
-            progress(len(outputs))
-        return [asked.score(outputs[i], one.sample.answers) for i, one in enumerate(fitted)]
-
-    def _batches(self, prompts: Sequence[list[int]], allowed: int) -> Iterator[tuple[list[int], list[str]]]:
-        """Prompts of like lengths together, and every batch of one size, so that few shapes are compiled."""
-        tokenizer = self.tokenizer
-        assert tokenizer is not None
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        size = min(self.batch, len(prompts))
-        for first in range(0, len(order), size):
-            numbers = order[first : first + size]
-            rows = [prompts[i] for i in numbers] + [prompts[numbers[0]]] * (size - len(numbers))
-            stop = [] if tokenizer.eos is None else [tokenizer.eos]
-            yield numbers, [tokenizer.decode(row) for row in self.generator.generate(rows, allowed, stop=stop)]
+    def __call__(self, asked: Task, fitted: Sequence[Fitted], allowed: int) -> Iterator[float]:
+        """The score of each sample, in order, out of at most `allowed` new tokens."""
+        assert self.tokenizer is not None
+        stop = [] if self.tokenizer.eos is None else [self.tokenizer.eos]
+        size = min(self.batch, len(fitted))
+        for batch in itertools.batched(fitted, size):
+            filled = [one.prompt for one in batch] + [batch[0].prompt] * (size - len(batch))  # one size: one program
+            rows = self.generator.generate(filled, allowed, stop=stop)
+            for one, row in zip(batch, rows, strict=False):
+                yield asked.score(self.tokenizer.decode(row), one.sample.answers)
 
 
 def text_tokenizer(subject: Subject, measure: str, lengths: Sequence[int]) -> "Tokenizer":
