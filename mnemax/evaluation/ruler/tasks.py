@@ -11,8 +11,8 @@ from mnemax.evaluation.ruler.needles import Needles, PassKey
 from mnemax.evaluation.ruler.questions import Questions
 from mnemax.evaluation.ruler.variables import Variables
 
-type OneNeedle = Literal["passkey", "niah_single_1", "niah_single_2", "niah_single_3"]
-type Name = Literal[
+OneNeedle = Literal["passkey", "niah_single_1", "niah_single_2", "niah_single_3"]
+Name = Literal[
     "passkey",
     "niah_single_1",
     "niah_single_2",
