@@ -173,6 +173,12 @@ def test_haystacks():
     assert len(set(keys)) == len(keys) == 51
 
 
+def test_a_file_that_is_not_there():
+    for name in ("qa", "niah_single_2"):
+        with pytest.raises(UserError, match=r"nowhere\.json (cannot be read|does not exist)"):
+            draw(task(name, path="nowhere.json"), 0, 2, 512)
+
+
 def test_text_from_a_file(tmp_path):
     path = tmp_path / "essay.txt"
     path.write_text("One thing. Another thing!\nA third\n")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, override
 
 import numpy as np
+from pydantic import Field
 
 from mnemax.configs.base import PositiveInt
 from mnemax.errors import UserError
@@ -28,7 +29,7 @@ class RulerConfig(MeasureConfig):
 
     kind: Literal["ruler"] = "ruler"
     task: Name = "niah_single_1"
-    lengths: tuple[PositiveInt, ...] = (1024, 2048, 4096)
+    lengths: tuple[PositiveInt, ...] = Field((1024, 2048, 4096), min_length=1)
     """Tokens of prompt and answer together."""
     samples: PositiveInt = 50
     """Of each length."""
