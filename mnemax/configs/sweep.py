@@ -110,12 +110,12 @@ def load_sweep(source: str, overrides: list[str]) -> SweepConfig:
     tree = {"name": path.stem, **tree}
     if isinstance(base := tree.get("base"), str) and (beside := path.parent / base).is_file():
         tree["base"] = str(beside)
-    for override in overrides:
-        field, value = load.parse_override(override)
-        if field in SweepConfig.model_fields:
-            tree[field] = value
-        else:
-            tree["set"] = {**(tree.get("set") or {}), field: value}
+    of_cells = {}
+    for field, value in map(load.parse_override, overrides):
+        (tree if field in SweepConfig.model_fields else of_cells)[field] = value
+    if of_cells:
+        given = tree.get("set")
+        tree["set"] = {**given, **of_cells} if isinstance(given, dict) else of_cells
     return load.validate(SweepConfig, tree, str(path))
 
 

@@ -33,6 +33,12 @@ def ask(
     return Example(tokens, targets, asked, distance)
 
 
+def draw(rng: np.random.Generator, pool: int, count: int) -> Integer[np.ndarray, " count"]:
+    """Draws `count` different numbers below `pool`, in the order drawn."""
+    # Of few numbers a permutation is made faster than `choice` checks its arguments.
+    return rng.permutation(pool)[:count] if pool < 512 else rng.choice(pool, count, replace=False)
+
+
 def draw_weighted(rng: np.random.Generator, weights: Float[np.ndarray, " n"], count: int) -> Integer[np.ndarray, " count"]:
     """Draws `count` different indices one after another, each with the weights of those left; in the order drawn.
 

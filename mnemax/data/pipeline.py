@@ -134,7 +134,7 @@ def _validation_items(data: DataConfig, tokenizer: Tokenizer, rows: int) -> list
         if isinstance(source, TaskConfig):
             where = f"data.{'validation' if data.validation else 'sources'}[{i}]"
             share = -(-rows // len(sources)) * max(data.sequence_length // source.length, 1)
-            task = source.model_copy(update={"split": "validation", "examples": share})
+            task = source.held_out().model_copy(update={"examples": share})
             parts.append(_task_rows(data, task, where, tokenizer, seed=0))
             continue
         documents, spans = _held_out(data, tokenizer, source)

@@ -111,12 +111,16 @@ class Trainer:
                 if last or step % run.checkpoint.every == 0:
                     log.flush(progress)
                     metrics.flush()
-                    checkpoints.save(step, state, self.iterator, self.validated and self.validated["loss"])
+                    checkpoints.save(step, state, self.iterator, self.validation_loss)
             if stop.signal is not None:
                 log.flush(progress)
                 metrics.flush()
-                checkpoints.save(step, state, self.iterator, self.validated and self.validated["loss"])
+                checkpoints.save(step, state, self.iterator, self.validation_loss)
         return state
+
+    @property
+    def validation_loss(self) -> float | None:
+        return None if self.validated is None else self.validated["loss"]
 
     def _validate(self, state: TrainState, step: int, metrics: Metrics, progress: TrainProgress) -> None:
         self.validated = self.validation(state.params)

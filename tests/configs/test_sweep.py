@@ -83,23 +83,28 @@ def test_matching_comes_as_close_as_the_field_allows(sweep, equal, by, multiple_
 
 def test_matching_bytes_of_state_to_a_number(sweep):
     target = 6 * 32 * 2 * 2 * 2 * 16 * 4  # six layers of 32 tokens: keys and values of two heads of 16 in float32
-    read = sweep(
-        cells=[{"label": "a"}], match={"equal": "state_bytes", "by": "model.stages[0].repeat", "to": target // 2}
-    )
+    read = sweep(cells=[{"label": "a"}], match={"equal": "state_bytes", "by": "model.stages[0].repeat", "to": target // 2})
     assert cells(read)[0].chosen == {"model.stages[0].repeat": 6}
 
 
+A, B = {"label": "a"}, {"label": "b", "set": {"model.width": 16}}
 MISTAKES = {
-    "no such field": ({"cells": [{"label": "a", "set": {"model.widht": 3}}]}, "cell 'a': .*widht: no such field; did you mean 'width'"),
-    "wrong value": ({"set": WINDOW, "axes": {SIZE: [4, 0]}}, "cell 'size=0': .*size: .*greater than or equal to 1"),
-    "equal labels": ({"cells": [{"label": "a"}, {"label": "a", "set": {"steps": 3}}]}, "'a' and 'a' collide: they are called alike"),
-    "equal folders": ({"cells": [{"label": "a b"}, {"label": "a/b", "set": {"steps": 3}}]}, "'a b' and 'a/b' collide"),
-    "equal overrides": ({"cells": [{"label": "a"}, {"label": "b"}]}, "'a' and 'b' collide: they set the same"),
-    "unknown label": ({"cells": [{"label": "a"}], "match": {"equal": "parameters", "by": "steps", "to": "c"}}, "'c', which is no cell's label"),
-    "cannot match": ({"cells": [{"label": "a"}, {"label": "b", "set": {"model.width": 16}}], "match": {"equal": "parameters", "by": "steps"}}, "does not reach .* by steps alone"),
-    "misspelt": ({"sedes": 3}, "sedes: no such field; did you mean 'seeds'"),
-    "unknown base": ({"base": "defalt", "cells": [{"label": "a"}]}, "did you mean 'default'"),
-}  # fmt: skip
+    "no such field": (
+        {"cells": [{"label": "a", "set": {"model.widht": 3}}]},
+        r"cell 'a': .*widht: no such field; did you mean 'wid",
+    ),
+    "wrong value": ({"set": WINDOW, "axes": {SIZE: [4, 0]}}, r"cell 'size=0': .*size: .*greater than or equal to 1"),
+    "equal labels": ({"cells": [A, {"label": "a", "set": {"steps": 3}}]}, r"'a' and 'a' collide: they are called alike"),
+    "equal folders": ({"cells": [{"label": "a b"}, {"label": "a/b", "set": {"steps": 3}}]}, r"'a b' and 'a/b' collide"),
+    "equal overrides": ({"cells": [A, {"label": "b"}]}, r"'a' and 'b' collide: they set the same"),
+    "unknown label": (
+        {"cells": [A], "match": {"equal": "parameters", "by": "steps", "to": "c"}},
+        r"match.to is 'c', which is no cell's label",
+    ),
+    "cannot match": ({"cells": [A, B], "match": {"equal": "parameters", "by": "steps"}}, r"does not reach .* by steps alone"),
+    "misspelt": ({"sedes": 3}, r"sedes: no such field; did you mean 'seeds'"),
+    "unknown base": ({"base": "defalt", "cells": [A]}, r"did you mean 'default'"),
+}
 
 
 @pytest.mark.parametrize(("fields", "message"), MISTAKES.values(), ids=MISTAKES)
@@ -110,7 +115,7 @@ def test_mistakes(sweep, fields, message):
 
 
 def test_an_unknown_sweep():
-    with pytest.raises(UserError, match="'nothing' is neither a file nor a shipped ablation; shipped: .*mqar_tiny"):
+    with pytest.raises(UserError, match=r"'nothing' is neither a file nor a shipped ablation; shipped: .*mqar_tiny"):
         load_sweep("nothing", [])
 
 

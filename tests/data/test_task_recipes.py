@@ -208,7 +208,7 @@ def test_treecall_asks_for_parents():
     of_rules, lengths = grammar(0, 20, 40, 10, 5, 5), []
     for number in range(300):
         inputs, targets, asked, _ = task.number(number)
-        rng = np.random.default_rng((0, 0, number))
+        rng = task.rng(number)
         while (drawn := sentence(of_rules, rng, 60)) is None or (np.array(drawn[0]) + 2).tolist() != inputs[1:-4].tolist():
             assert drawn is None or len(drawn[0]) < 3 or len(set(drawn[0])) < len(drawn[0])
         (at,) = np.flatnonzero(asked)

@@ -1,5 +1,6 @@
 """Measures against plain computations on the logits, and what `mnemax eval` keeps."""
 
+import itertools
 import json
 
 import jax
@@ -108,7 +109,7 @@ def test_language_counts_every_token_once(subject, stride):
             i = target - begin - 1
             nll.append(-said[i, tokens[target]])
             position.append(i)
-            pairs = list(zip(window[:i], window[1 : i + 1], strict=True))
+            pairs = list(itertools.pairwise(window[: i + 1]))
             seen.append((window[i], window[i + 1]) in pairs)
         begin, done = begin + step, end
     assert result["tokens"] == len(tokens) - 1 == len(nll)
@@ -127,7 +128,7 @@ def test_language_counts_every_token_once(subject, stride):
 def test_language_may_be_a_part_of_the_text(subject):
     result = LanguageConfig(tokens=100)(subject, ignore)
     assert 0 < result["tokens"] <= 100
-    with pytest.raises(UserError, match="'language' has context 999, more than model.max_length"):
+    with pytest.raises(UserError, match=r"'language' has context 999, more than model.max_length"):
         LanguageConfig(context=999)(subject, ignore)
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from pydantic import model_validator
 
 from mnemax.configs.base import PositiveFloat, PositiveInt
-from mnemax.data.examples import ask, draw_weighted
+from mnemax.data.examples import ask, draw, draw_weighted
 from mnemax.data.tasks import Example, TaskConfig
 
 
@@ -50,8 +50,8 @@ class MqarTask(TaskConfig):
     @override
     def example(self, rng: np.random.Generator) -> Example:
         half, n = self.vocab_size // 2, self.pairs
-        keys = 1 + rng.choice(half - 1, n, replace=False)
-        values = half + rng.choice(self.vocab_size - half, n, replace=False)
+        keys = 1 + draw(rng, half - 1, n)
+        values = half + draw(rng, self.vocab_size - half, n)
         tokens = rng.integers(self.vocab_size, size=self.length) if self.random_fill else np.zeros(self.length, np.int64)
         tokens[0 : 2 * n : 2] = keys
         tokens[1 : 2 * n : 2] = values
