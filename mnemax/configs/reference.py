@@ -32,7 +32,7 @@ def fields(cls: type[Config]) -> list[Field]:
     return [
         Field(name, _type([info.annotation, *info.metadata]), _default(info), meanings.get(name, ""))
         for name, info in cls.model_fields.items()
-        if name != "kind" or _kind(cls) is None
+        if name != "kind" or kind_of(cls) is None
     ]
 
 
@@ -52,7 +52,7 @@ def sections(cls: type[Config], path: str = "", level: int = 2) -> Iterator[str]
             continue
         listed = "[]" if get_origin(info.annotation) is tuple else ""
         for child in classes:
-            kind = f" {_kind(child)}" if _kind(child) else ""
+            kind = f" {kind_of(child)}" if kind_of(child) else ""
             yield from sections(child, f"{path}.{name}{listed}{kind}".removeprefix("."), level)
 
 
@@ -79,9 +79,9 @@ def choice_of(classes: list[type[Config]]) -> str | None:
     return next((c for c in registry.BASES if classes and set(classes) <= set(registry.kinds(c).values())), None)
 
 
-def _kind(cls: type[Config]) -> str | None:
+def kind_of(cls: type) -> str | None:
     """The kind that names the class; a `kind` of several values is a field like any other."""
-    allowed = get_args(cls.model_fields["kind"].annotation) if "kind" in cls.model_fields else ()
+    allowed = get_args(cls.model_fields["kind"].annotation) if issubclass(cls, Config) and "kind" in cls.model_fields else ()
     return allowed[0] if len(allowed) == 1 else None
 
 
@@ -116,6 +116,8 @@ def _type(parts: list[Any]) -> str:
         return " or ".join(_type([arg]) for arg in args)
     if origin is Literal:
         return ", ".join(f"`{arg}`" for arg in args)
+    if origin is tuple:
+        return f"list of {_type([args[0]])}"
     name = {NoneType: "null", str: "text", int: "integer", float: "number", bool: "true, false", dict: "mapping"}
     return name[origin or annotation] + ",".join(_limits(limits))
 
@@ -142,7 +144,7 @@ def _default(info: FieldInfo) -> str:
 def _value(value: Any) -> str:
     match value:
         case Config():
-            return f"`{_kind(type(value))}`" if _kind(type(value)) else "its defaults"
+            return f"`{kind_of(type(value))}`" if kind_of(type(value)) else "its defaults"
         case None:
             return "null"
         case bool():

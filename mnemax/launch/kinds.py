@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mnemax import registry
 from mnemax.configs.base import Config
 from mnemax.configs.load import SHIPPED, load_model, shipped
-from mnemax.configs.reference import fields, first_line, sections, table
+from mnemax.configs.reference import fields, first_line, kind_of, sections, table
 
 ARXIV = re.compile(r"arXiv (\d{4}\.\d{5})")
 
@@ -53,10 +53,12 @@ def models_table() -> str:
 
 
 def summary(cls: type[Config]) -> str:
-    """The first line of the kind's file, and the papers that its docstring names."""
+    """The first line of the kind's file (where it has several kinds, of the class), and the papers that are named there."""
     module = sys.modules[cls.__module__]
-    line = first_line(module) or first_line(cls)
-    rest = [number for number in ARXIV.findall(module.__doc__ or "") if number not in line]
+    own = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__ and kind_of(c)]
+    described = module if len(own) == 1 and first_line(module) else cls
+    line = first_line(described)
+    rest = [number for number in ARXIV.findall(described.__doc__ or "") if number not in line]
     return _links(line + (f" (arXiv {', arXiv '.join(rest)})" if rest else ""))
 
 

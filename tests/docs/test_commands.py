@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/training.md", "docs/decoding.md", "docs/adding-an-architecture.md"]
+PAGES = [
+    *("README.md", "docs/training.md", "docs/decoding.md", "docs/adding-an-architecture.md", "docs/evaluation.md", "docs/ablations.md"),
+]
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 # What makes a long command short: appended, by the words that it begins with.
@@ -19,6 +21,8 @@ SMALLER = {
         *("steps=3", "model.width=16", "data.batch_size=4", "data.sequence_length=32", "evaluation.batches=1"),
         *("evaluation.samples=1", "evaluation.sample_tokens=4", "log.tensorboard=false"),
     ],
+    ("mnemax", "train", "mqar_tiny"): ["steps=3", "data.batch_size=4", "evaluation.batches=1", "log.tensorboard=false"],
+    ("mnemax", "sweep"): ["seeds=1", "steps=3", "data.batch_size=4", "evaluation.batches=1", "log.tensorboard=false"],
     ("mnemax", "sample"): ["--tokens", "4"],
     ("pytest",): ["-p", "no:cacheprovider", "tests/layers/test_norm.py"],
     ("python", "examples/train_and_sample.py"): [],
@@ -37,9 +41,8 @@ def runnable(command: str) -> tuple[list[str], dict[str, str]]:
     environment = dict(word.split("=", 1) for word in words[:start])
     assert words[start : start + 2] == ["uv", "run"], command
     program = words[start + 2 :]
-    for beginning, more in SMALLER.items():
-        if tuple(program[: len(beginning)]) == beginning:
-            program = [*program, *more]
+    fitting = [beginning for beginning in SMALLER if tuple(program[: len(beginning)]) == beginning]
+    program += SMALLER[max(fitting, key=len)] if fitting else []
     return [sys.executable, *(program[1:] if program[0] == "python" else ["-m", *program])], environment
 
 
