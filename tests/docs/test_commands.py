@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *("README.md", "docs/training.md", "docs/decoding.md", "docs/adding-an-architecture.md", "docs/evaluation.md", "docs/ablations.md"),
+    "README.md",
+    *(f"docs/{name}.md" for name in ("training", "decoding", "adding-an-architecture", "evaluation", "ablations")),
 ]
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
