@@ -108,8 +108,11 @@ class MnemaxLM(TemplateLM):
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Ids of a text, by default with what the tokenizer puts before one, unless that is written there already."""
         if add_special_tokens is None:
-            add_special_tokens = not string.startswith(self.backend.id_to_token(self.prefix))
+            add_special_tokens = not string.startswith(self._spelled(self.prefix))
         return self.backend.encode(string, add_special_tokens=add_special_tokens).ids
+
+    def _spelled(self, token: int) -> str:
+        return self.backend.decode([token], skip_special_tokens=False)
 
     def loglikelihood_rolling(self, requests: list, disable_tqdm: bool = False) -> list[float]:
         """log p in nats of whole texts, in windows of `max_length` that predict every token once."""
@@ -180,7 +183,7 @@ class MnemaxLM(TemplateLM):
 
     def _continued(self, contexts: list[str], asked: dict, size: int) -> list[str]:
         settings = dict(normalize_gen_kwargs(asked, self.max_gen_toks))
-        eos = None if self.texts.eos is None else self.backend.id_to_token(self.texts.eos)
+        eos = None if self.texts.eos is None else self._spelled(self.texts.eos)
         until, new = handle_stop_sequences(settings.pop("until"), eos), settings.pop("max_gen_toks")
         if new >= self.max_length:
             raise UserError(f"A task asks for {new} new tokens (max_gen_toks); max_length, {self.max_length}, must be larger.")
@@ -192,11 +195,12 @@ class MnemaxLM(TemplateLM):
         seed = np.random.randint(1 << 31)  # of the generator that lm-eval's --seed sets
         for tokens in self._generator_for(_sampling(settings)).stream(prompts + filling, new, seed=seed):
             for i in sorted(going):
-                if tokens[i] in self.ends:
+                token = tokens[i]
+                if token is None or token in self.ends:
                     going.remove(i)
                     continue
-                rows[i].append(tokens[i])
-                texts[i] += streams[i].add(tokens[i])
+                rows[i].append(token)
+                texts[i] += streams[i].add(token)
                 if any(stop in texts[i] for stop in until):
                     going.remove(i)
             if not going:

@@ -91,6 +91,7 @@ def prepare(name: str, overrides: list[str], out: Path | None, console: Console)
             "label": member.cell.label,
             "seed": member.seed,
             "folder": str(member.folder.relative_to(folder)),
+            "base": sweep.base,
             "overrides": member.cell.overrides,
             "chosen": member.cell.chosen,
         }
@@ -124,7 +125,7 @@ def _check_same(folder: Path, listed: list[dict[str, Any]]) -> None:
     now = {entry["folder"]: entry for entry in listed}
     for before in json.loads((folder / "cells.json").read_text()):
         same = now.get(before["folder"], before)
-        for part in ("overrides", "chosen"):
+        for part in ("base", "overrides", "chosen"):
             if same[part] != before[part] and (folder / before["folder"] / "config.yaml").is_file():
                 raise UserError(
                     f"{folder} holds a cell '{before['label']}' that was run with {part} {json.dumps(before[part])}, "
