@@ -1,7 +1,7 @@
 """What a model says at every position of whole rows, the right tokens being given before it (teacher forcing)."""
 
+import functools
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Integer
 from mnemax.models.params import bind
 
 if TYPE_CHECKING:
+    from mnemax.configs.schema import ModelConfig
     from mnemax.models.folder import Model
 
 CHUNK = 128  # positions of each row whose logits exist at one time
@@ -28,7 +29,7 @@ def scores(
     model: "Model", rows: Iterable[tuple[Integer[np.ndarray, " n"], Integer[np.ndarray, " n"]]], length: int, batch: int
 ) -> Iterator[Score]:
     """The score of each row of (inputs, targets), in order; each row is one document of at most `length` tokens."""
-    score = jax.jit(partial(_score, model.config))
+    score = _compiled(model.config)
     waiting: list[tuple[np.ndarray, np.ndarray]] = []
 
     def flush() -> Iterator[Score]:
@@ -46,6 +47,12 @@ def scores(
             yield from flush()
     if waiting:
         yield from flush()
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(config: "ModelConfig"):
+    """One jitted function a model, so that calls with the same shapes share a program."""
+    return jax.jit(functools.partial(_score, config))
 
 
 def _score(config, params, inputs, targets):
