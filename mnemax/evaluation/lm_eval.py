@@ -77,10 +77,10 @@ class MnemaxLM(TemplateLM):
             raise UserError(f"max_length is {max_length}, more than the model's own ({self.config.max_length}).")
         self.max_gen_toks = _whole(max_gen_toks, "max_gen_toks")
         # As transformers reads text: the name of a special token is that token, and the tokenizer puts before a text what it does.
-        self.backend = type(self.texts.backend).from_str(self.texts.backend.to_str())
-        self.backend.encode_special_tokens = False
+        self.reader = type(self.texts.backend).from_str(self.texts.backend.to_str())
+        self.reader.encode_special_tokens = False
         named = self.texts.config.get("bos_token")
-        bos = self.backend.token_to_id(named["content"] if isinstance(named, dict) else named) if named else None
+        bos = self.reader.token_to_id(named["content"] if isinstance(named, dict) else named) if named else None
         bos = self.texts.bos if bos is None else bos
         prefix = self.texts.eos if bos is None else bos
         if prefix is None:
@@ -109,10 +109,10 @@ class MnemaxLM(TemplateLM):
         """Ids of a text, by default with what the tokenizer puts before one, unless that is written there already."""
         if add_special_tokens is None:
             add_special_tokens = not string.startswith(self._spelled(self.prefix))
-        return self.backend.encode(string, add_special_tokens=add_special_tokens).ids
+        return self.reader.encode(string, add_special_tokens=add_special_tokens).ids
 
     def _spelled(self, token: int) -> str:
-        return self.backend.decode([token], skip_special_tokens=False)
+        return self.reader.decode([token], skip_special_tokens=False)
 
     def loglikelihood_rolling(self, requests: list, disable_tqdm: bool = False) -> list[float]:
         """log p in nats of whole texts, in windows of `max_length` that predict every token once."""

@@ -33,6 +33,7 @@ CONTINUED = [
     (SPEECH + "\n  ", "And summer's"),  # spaces move to the continuation
     ("Shall I", " compare"),
     ("Shall I", "compare"),
+    ("Shall I th", "ee love"),  # a token across the border
     ("", "Shall I compare thee"),
     ("", "<|endoftext|>Shall I"),
     ("<|endoftext|>Shall", " I"),
