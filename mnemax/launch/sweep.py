@@ -1,5 +1,6 @@
 """Runs the cells of a sweep, each in a process of its own, one after another or several at a time."""
 
+import fcntl
 import json
 import os
 import shlex
@@ -222,6 +223,8 @@ class Runner:
         """Why it failed, or None."""
         for command in commands(self.sweep, member):
             with (member.folder / SWEEP_LOG).open("a") as log:
+                # The lock is the child's as well, whose output this is: what a killed sweep left running is waited for.
+                fcntl.flock(log, fcntl.LOCK_EX)
                 process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
                 if share and hasattr(os, "sched_setaffinity"):
                     os.sched_setaffinity(process.pid, share)

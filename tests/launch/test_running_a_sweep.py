@@ -1,11 +1,16 @@
 """A sweep as a user meets it: cells in processes of their own, finished ones skipped, failed ones shown, the rest resumed."""
 
+import fcntl
 import json
 import shlex
+import subprocess
 
 import pytest
 import yaml
+from rich.console import Console
 
+from mnemax.configs.sweep import load_sweep
+from mnemax.launch import sweep as launch
 from tests.launch.conftest import TINY
 
 TASK = {"kind": "mqar", "vocab_size": 64, "length": 16, "pairs": 2}
@@ -91,6 +96,18 @@ def test_nothing_runs_before_every_cell_is_right(mnemax, sweep, folder):
     assert result.code == 2
     assert "cell 'c'" in result.err and "did you mean 'window'" in result.err
     assert not sweep.exists()
+
+
+def test_what_a_killed_sweep_left_running_is_waited_for(sweep, monkeypatch):
+    _, _, members = launch.prepare("try.yaml", [], None, Console(quiet=True))
+    members[0].folder.mkdir(parents=True)
+    with (members[0].folder / "log.txt").open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        orphan = subprocess.Popen(["sleep", "1"], stdout=log)
+    monkeypatch.setattr(launch, "commands", lambda *_: [["true"]])
+    launch.Runner(load_sweep("try.yaml", []), 1, Console(quiet=True)).run(members[0])
+    assert orphan.poll() is not None
+    assert members[0].state["state"] == "finished"
 
 
 def test_a_report_of_what_is_no_sweep(mnemax, folder):
