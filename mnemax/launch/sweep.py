@@ -146,7 +146,7 @@ def _plan(sweep: SweepConfig, found: list[Cell], runs: dict[str, RunConfig]) -> 
     units = {"parameters": "", "state_bytes": "B", "train_flops": "FLOPs"}
     for cell in found:
         numbers = (human(quantity(runs[cell.name], which), unit) for which, unit in units.items())
-        table.add_row(cell.label, *numbers, " ".join(f"{field}={value}" for field, value in cell.chosen.items()))
+        table.add_row(cell.label, *numbers, " ".join(f"{field.rpartition('.')[2]}={value}" for field, value in cell.chosen.items()))
     return table
 
 
