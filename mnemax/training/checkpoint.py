@@ -216,9 +216,10 @@ def _need_room(folder: Path, tree: dict[str, Any]) -> None:
     """Refuses early what the disk has no room for: a write that fails on the way leaves tracebacks of tensorstore's threads."""
     import jax
 
-    needed, free = sum(leaf.nbytes for leaf in jax.tree.leaves(tree)), shutil.disk_usage(folder).free
+    # Twice: each array is there a second time while orbax merges what was written.
+    needed, free = 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(tree)), shutil.disk_usage(folder).free
     if free < needed:
-        raise OSError(errno.ENOSPC, f"No space left: it takes {human(needed, 'B')}, and {human(free, 'B')} are free")
+        raise OSError(errno.ENOSPC, f"No space left: it takes up to {human(needed, 'B')}, and {human(free, 'B')} are free")
 
 
 def _is_refusal(error: Exception) -> bool:
