@@ -23,7 +23,7 @@ from mnemax.evaluation.measures.speed import SpeedConfig
 from mnemax.models.folder import Model, save_model
 from mnemax.models.params import bind, init_params
 
-TEXT = "to be or not to be, that is the question; to be is to do, and to do is to be. " * 8
+TEXT = "to be or not to be, that is the question; to be is to do, and to do is to be. " * 3
 MQAR = MqarTask(vocab_size=256, length=32, pairs=4)
 
 
