@@ -27,7 +27,7 @@ def cross_entropy(
     chunk: int = 512,
 ) -> Losses:
     """Weighted sums over positions, float32: nll + z_loss * z (this one alone has gradients), nll in nats, z = log(Z)^2, and hits,
-    where the target's logit is above every other one.
+    where the target's logit is the highest.
 
     Args:
         scale, softcap: logits are softcap * tanh(scale * x W / softcap).
@@ -85,13 +85,13 @@ def _chunk(options, matrix, x, targets, weights):
     logits = einsum("bcd,dv->bcv", x, matrix, axes=("batch", "seq", "vocab"), dtype=jnp.float32) * scale
     if softcap is not None:
         logits = softcap * jnp.tanh(logits / softcap)
-    # A comparison instead of a gather: it stays local where the vocabulary is split over devices.
-    hit = jnp.arange(logits.shape[-1]) == targets[..., None]
-    target_logit = jnp.sum(jnp.where(hit, logits, 0.0), axis=-1)
-    others = jnp.max(jnp.where(hit, -jnp.inf, logits), axis=-1)
-    m = jnp.maximum(target_logit, others)
+    m = jnp.max(logits, axis=-1)
     p = jnp.exp(logits - m[..., None])
     total = jnp.sum(p, axis=-1)
     lse = jnp.log(total) + m
-    sums = tuple(jnp.sum(weights * each) for each in (lse - target_logit, jnp.square(lse), target_logit > others))
+    # A comparison instead of a gather: it stays local where the vocabulary is split over devices.
+    hit = jnp.arange(logits.shape[-1]) == targets[..., None]
+    target_logit = jnp.sum(jnp.where(hit, logits, 0.0), axis=-1)
+    right = (target_logit >= m) & (total < logits.shape[-1])  # logits that are all alike, as before any training, say nothing
+    sums = tuple(jnp.sum(weights * each) for each in (lse - target_logit, jnp.square(lse), right))
     return sums, p / total[..., None], logits, lse, hit
