@@ -69,8 +69,8 @@ def state_bytes(config: "ModelConfig", batch: int, context: int) -> int:
 
 
 def live_bytes(state: "DecodeState") -> int:
-    """Bytes of a decode state as it lies in memory."""
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    """Bytes of a decode state's arrays, or of the shapes that `jax.eval_shape` gives of them."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
 def forward_flops(config: "ModelConfig", length: int) -> float:

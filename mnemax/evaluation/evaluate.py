@@ -88,16 +88,11 @@ def read_measure(name: str) -> MeasureConfig:
     if not path.is_file() and name not in kinds:
         raise UserError(f"There is no task '{name}': it is neither a file nor one of {', '.join(sorted({*shipped, *kinds}))}.")
     tree: Any = yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {"kind": name}
-    return read_measure_tree(tree, str(path) if path.is_file() else name)
-
-
-def read_measure_tree(tree: Any, source: str) -> MeasureConfig:
-    """A measure from its YAML tree."""
 
     class Holder(load.Config):
         measure: registry.union("measure")  # type: ignore[valid-type]
 
-    return load.validate(Holder, {"measure": tree}, source).measure
+    return load.validate(Holder, {"measure": tree}, str(path) if path.is_file() else name).measure
 
 
 def default_measures(run: RunConfig | None) -> dict[str, MeasureConfig]:
@@ -122,7 +117,7 @@ def costs(model: Model, run: RunConfig | None) -> Result:
     config = model.config
     context = config.max_length if run is None else run.data.sequence_length
     state = jax.eval_shape(lambda: bind(config, model.params).init_state(1, context))
-    live = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    live = accounting.live_bytes(state)
     layers = accounting.layer_costs(config, context)
     trained = 0 if run is None else model.step * run.data.batch_size * run.data.sequence_length
     return {

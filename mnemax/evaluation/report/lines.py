@@ -57,40 +57,31 @@ def learning_curves(sweep: Sweep) -> Iterator[Drawing]:
 
 def by_distance(sweep: Sweep, task: str) -> Iterator[Drawing]:
     """Recall against how many tokens back the answer stood."""
-    lines = _over_bins(sweep, task, "by_distance", "accuracy")
-    if not lines:
-        return
-    figure = new_figure(_height(sweep))
-    axes = figure.add_subplot(xlabel="distance back to what is recalled (tokens)")
-    score_axis(axes, task, "accuracy")
-    if (chance := sweep.chance(task)) is not None:
-        chance_line(axes, chance, at=0.005)
-    _draw(axes, lines, markers=True)
-    yield Drawing(
-        f"distance_{file_name(task)}",
-        f"{task}: recall against how far back",
-        f"Mean over seeds in the middle of each range of distances; {BAND}.",
-        _ends(lines),
-        "by_distance.csv",
-        figure,
-    )
+    title, xlabel = "recall against how far back", "distance back to what is recalled (tokens)"
+    return _by_bins(sweep, task, "distance", "accuracy", title, xlabel)
 
 
 def by_position(sweep: Sweep, task: str) -> Iterator[Drawing]:
     """Loss against how much context there was."""
-    lines = _over_bins(sweep, task, "by_position", "loss")
+    return _by_bins(sweep, task, "position", "loss", "loss by position in the context", "position in the context (tokens)")
+
+
+def _by_bins(sweep: Sweep, task: str, over: str, measure: str, title: str, xlabel: str) -> Iterator[Drawing]:
+    lines = _over_bins(sweep, task, f"by_{over}", measure)
     if not lines:
         return
     figure = new_figure(_height(sweep))
-    axes = figure.add_subplot(xlabel="position in the context (tokens)")
-    score_axis(axes, task, "loss")
+    axes = figure.add_subplot(xlabel=xlabel)
+    score_axis(axes, task, measure)
+    if measure == "accuracy" and (chance := sweep.chance(task)) is not None:
+        chance_line(axes, chance, at=0.005)
     _draw(axes, lines, markers=True)
     yield Drawing(
-        f"position_{file_name(task)}",
-        f"{task}: loss by position in the context",
-        f"Mean over seeds in the middle of each range of positions; {BAND}.",
+        f"{over}_{file_name(task)}",
+        f"{task}: {title}",
+        f"Mean over seeds in the middle of each range of {over}s; {BAND}.",
         _ends(lines),
-        "by_position.csv",
+        f"by_{over}.csv",
         figure,
     )
 
