@@ -59,7 +59,7 @@ def _subclasses(base: type) -> list[type]:
     return [c for child in base.__subclasses__() for c in (child, *_subclasses(child))]
 
 
-def _kind(cls: type[Config]) -> str | None:
+def kind_of(cls: type[Config]) -> str | None:
     """The value of the class's own `kind: Literal[...]`, None for a base shared by several kinds."""
     field = cls.model_fields.get("kind")
     if field is None or get_origin(field.annotation) is not Literal:
@@ -80,7 +80,7 @@ def kinds(choice: str) -> dict[str, type[Config]]:
     _import_plugins()
     found: dict[str, type[Config]] = {}
     for cls in _subclasses(base):
-        kind = _kind(cls)
+        kind = kind_of(cls)
         if kind is None:
             continue
         if kind in found:

@@ -38,8 +38,8 @@ class Strided(Memory):
     def init(self, batch, capacity, entry):
         return {"entries": Full().init(batch, capacity, entry), "index": jnp.full((batch, capacity), -1, jnp.int32)}
 
-    def update(self, state, entry, place, retention):
-        entries, _ = Full().update(state["entries"], entry, place, retention)
+    def update(self, state, entry, place, reader):
+        entries, _ = Full().update(state["entries"], entry, place, reader)
         kept = jnp.where(place.positions % self.stride == 0, place.index, -1)
         index = state["index"].at[:, place.index].set(kept)
         return {"entries": entries, "index": index}, Slots(entries, index)

@@ -70,7 +70,7 @@ class Chunk(Memory):
         return {"entries": empty_slots(batch, slots, entry), "index": jnp.full((batch, slots), -1, jnp.int32)}
 
     @override
-    def update(self, state: State, entry: Entry, place: Place, retention) -> tuple[State, ChunkView]:
+    def update(self, state: State, entry: Entry, place: Place, reader) -> tuple[State, ChunkView]:
         index = laid_out_as(jnp.broadcast_to(row_index(place), place.positions.shape), place.positions)
         now = {"entries": entry, "index": index}
         old = jax.tree.map(laid_out_as, state, now)
@@ -82,5 +82,5 @@ class Chunk(Memory):
         return new, ChunkView(Slots(seen["entries"], seen["index"]), self.size)
 
     @override
-    def view(self, entry: Entry, place: Place, retention) -> ChunkView:
+    def view(self, entry: Entry, place: Place, reader) -> ChunkView:
         return ChunkView(Slots(entry, row_index(place), window=self.size, aligned=True), self.size)

@@ -12,6 +12,7 @@ from mnemax.layers.norm import NormConfig
 
 if TYPE_CHECKING:
     from mnemax.layers.feedforward import FeedForwardConfig as FeedForward
+    from mnemax.layers.memories import EntrySpec
     from mnemax.layers.memories import MemoryConfig as Memory
     from mnemax.layers.projections import ProjectionConfig as Projection
     from mnemax.layers.retention import RetentionConfig as Retention
@@ -44,6 +45,29 @@ class AttentionConfig(Config):
                 if getattr(self, field) is not None:
                     raise ValueError(f"'{field}' cannot stand beside 'read: {self.read}': a reader keeps nothing of its own")
         return self
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.read is not None:
+            return self
+        makers = {"projection": self.projection, "retention": self.retention}
+        made = {gate: f"{field} {registry.kind_of(type(maker))}" for field, maker in makers.items() if maker is not None for gate in maker.gates}
+        memory = f"memory {registry.kind_of(type(self.memory))}"
+        for gate, maker in sorted(made.items()):
+            if gate not in self.memory.takes:
+                raise ValueError(f"{maker} makes the gate '{gate}', for which {memory} has no use")
+        if missing := sorted(self.memory.needs - made.keys()):
+            raise ValueError(f"{memory} needs the gate '{missing[0]}', which neither projection nor retention makes")
+        if self.sink_logits and not self.memory.normalised:
+            raise ValueError(f"sink_logits join a softmax, and {memory} is read without one")
+        if reason := self.memory.refuses(self):
+            raise ValueError(f"{memory} {reason}")
+        return self
+
+    def entry(self, model: "ModelConfig") -> "EntrySpec":
+        """What a token of this layer writes: the projection's entry and the retention's gates."""
+        gates = {} if self.retention is None else self.retention.entry(model, self.projection)
+        return self.projection.entry(model) | gates
 
 
 class LayerConfig(Config):

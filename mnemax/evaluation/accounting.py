@@ -56,10 +56,11 @@ def layer_costs(config: "ModelConfig", context: int) -> list[LayerCost]:
         if attention.write is not None:
             writers[attention.write] = layer
         source = attention if attention.read is None else writers[attention.read].attention
-        entry = source.projection.entry(config)
+        entry, tail = source.entry(config), entry_bytes(attention.projection.tail(config))
         written = 0 if attention.read is not None else entry_bytes(entry)
-        state = 0 if attention.read is not None else attention.memory.cache_bytes(1, context, entry)
-        costs.append(LayerCost(layer, written, state, round(source.memory.keys_read(context) * entry_bytes(entry))))
+        memory = 0 if attention.read is not None else attention.memory.cache_bytes(1, context, entry)
+        read = source.memory.read_bytes(context, entry) + tail
+        costs.append(LayerCost(layer, written, memory + tail, round(read)))
     return costs
 
 
@@ -88,8 +89,7 @@ def forward_flops(config: "ModelConfig", length: int) -> float:
         if attention.write is not None:
             writers[attention.write] = attention
         memory = attention.memory if attention.read is None else writers[attention.read].memory
-        keys = sum(memory.keys_read(context) for context in sample) / len(sample)
-        flops += 2.0 * keys * sum(attention.projection.attention_width(config))
+        flops += sum(memory.flops(context, attention.projection, config) for context in sample) / len(sample)
     return flops
 
 

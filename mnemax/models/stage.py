@@ -38,12 +38,10 @@ class Stage(nnx.Module):
         self.layers = jax.vmap(group)(jax.random.split(key, config.repeat))
 
     def init_state(self, batch: int, capacity: int) -> list[State]:
-        """Each layer's empty state, stacked over repeats (or a tuple of them, as the weights are); a reader's is ()."""
+        """Each layer's empty state, stacked over repeats (or a tuple of them, as the weights are)."""
 
         def stacked(block: Block, config) -> State:
-            if block.attention.memory is None:
-                return ()
-            state = block.attention.memory.init(batch, capacity, config.attention.projection.entry(self.model))
+            state = block.attention.init_state(config.attention, self.model, batch, capacity)
             if self.unstacked:
                 return jax.tree.map(lambda a: tuple(jnp.copy(a) for _ in range(self.config.repeat)), state)
             return jax.tree.map(lambda a: jnp.repeat(a[None], self.config.repeat, axis=0), state)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,13 @@ from mnemax.kernels.mask import Mask
 from mnemax.sharding import on_explicit_mesh
 
 if TYPE_CHECKING:
+    from mnemax.configs.schema import AttentionConfig, ModelConfig
     from mnemax.layers.param import Init
-    from mnemax.layers.projections import Projection
+    from mnemax.layers.projections import Projection, ProjectionConfig
+    from mnemax.layers.retention import Retention
 
 type Entry = dict[str, jax.Array]
-"""What a token writes: every leaf [B, T, ...]."""
+"""What a token writes: every leaf [B, T, ...]. A leaf [B, T, K] of one scalar a head is a gate: it says how the token is kept."""
 
 type EntrySpec = dict[str, jax.ShapeDtypeStruct]
 """One token's entry, without the leading [B, T]."""
@@ -44,6 +46,23 @@ class Place:
     @property
     def start(self) -> Int[Array, "B T"]:
         return self.index - self.positions
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Who reads what these tokens write: for memories that decide by attention what to keep.
+
+    Attributes:
+        query: the queries of these tokens, in the projection's form.
+        projection: how they attend.
+        retention: the layer's retention, None where it has none.
+        implementation: of `attend`.
+    """
+
+    query: Any
+    projection: "Projection"
+    retention: "Retention | None"
+    implementation: str
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["entries", "index"], meta_fields=["window", "sinks", "aligned"])
@@ -74,6 +93,13 @@ class Slots:
 class MemoryConfig(Config):
     """The base of every memory's configuration."""
 
+    takes: ClassVar[frozenset[str]] = frozenset()
+    """Gates that the memory makes use of; an attention whose projection or retention makes others is refused."""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Gates that it cannot do without."""
+    normalised: ClassVar[bool] = True
+    """Whether it is read by a softmax, which has a log-sum-exp."""
+
     def build(self, entry: EntrySpec, init: "Init") -> "Memory":
         """The memory for entries of this shape; most have no weights."""
         raise NotImplementedError
@@ -86,6 +112,18 @@ class MemoryConfig(Config):
         """Entries that a query reads after `context` tokens, itself counted; for FLOPs and bytes a step."""
         raise NotImplementedError
 
+    def read_bytes(self, context: int, entry: EntrySpec) -> float:
+        """Bytes that a decode step reads of one row's state."""
+        return self.keys_read(context) * entry_bytes(entry)
+
+    def flops(self, context: int, projection: "ProjectionConfig", model: "ModelConfig") -> float:
+        """FLOPs of a token's writing and reading after `context` tokens, itself counted."""
+        return 2.0 * self.keys_read(context) * sum(projection.attention_width(model))
+
+    def refuses(self, attention: "AttentionConfig") -> str | None:
+        """Why this memory cannot stand in this attention; None where it can."""
+        return None
+
 
 class Memory(nnx.Module):
     """Keeps entries. State goes in and comes out as a pytree; a memory holds weights at most."""
@@ -94,15 +132,15 @@ class Memory(nnx.Module):
         """The empty state, for rows of at most `capacity` tokens."""
         raise NotImplementedError
 
-    def update(self, state: State, entry: Entry, place: Place, retention: jax.Array | None) -> tuple[State, Any]:
+    def update(self, state: State, entry: Entry, place: Place, reader: Reader) -> tuple[State, Any]:
         """Writes these tokens' entries; returns the new state and the view that these tokens read, each no further than itself."""
         raise NotImplementedError
 
-    def view(self, entry: Entry, place: Place, retention: jax.Array | None) -> Any:
+    def view(self, entry: Entry, place: Place, reader: Reader) -> Any:
         """What whole rows read, nothing being written before: the parallel form. Default: the definition, `update` from empty."""
         batch, length = next(iter(entry.values())).shape[:2]
         spec = {name: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype) for name, leaf in entry.items()}
-        return self.update(self.init(batch, length, spec), entry, place, retention)[1]
+        return self.update(self.init(batch, length, spec), entry, place, reader)[1]
 
 
 def entry_bytes(entry: EntrySpec) -> int:

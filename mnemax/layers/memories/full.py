@@ -46,7 +46,7 @@ class Full(Memory):
         return empty_slots(batch, capacity, entry)
 
     @override
-    def update(self, state: State, entry: Entry, place: Place, retention) -> tuple[State, Slots]:
+    def update(self, state: State, entry: Entry, place: Place, reader) -> tuple[State, Slots]:
         state = {
             name: jax.lax.dynamic_update_slice_in_dim(slots, entry[name].astype(slots.dtype), place.index[0], axis=1)
             for name, slots in jax.tree.map(laid_out_as, state, entry).items()
@@ -55,5 +55,5 @@ class Full(Memory):
         return state, Slots(state, jnp.arange(capacity)[None])
 
     @override
-    def view(self, entry: Entry, place: Place, retention) -> Slots:
+    def view(self, entry: Entry, place: Place, reader) -> Slots:
         return Slots(entry, row_index(place), aligned=True)

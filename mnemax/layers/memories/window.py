@@ -59,7 +59,7 @@ class Window(Memory):
         return {"entries": empty_slots(batch, slots, entry), "index": jnp.full((batch, slots), -1, jnp.int32)}
 
     @override
-    def update(self, state: State, entry: Entry, place: Place, retention) -> tuple[State, Slots]:
+    def update(self, state: State, entry: Entry, place: Place, reader) -> tuple[State, Slots]:
         batch, length = place.positions.shape
         index = laid_out_as(jnp.broadcast_to(row_index(place), (batch, length)), place.positions)
         state = {
@@ -76,7 +76,7 @@ class Window(Memory):
         return new, self._slots(both, jnp.concatenate([state["index"], index], axis=1))
 
     @override
-    def view(self, entry: Entry, place: Place, retention) -> Slots:
+    def view(self, entry: Entry, place: Place, reader) -> Slots:
         return Slots(entry, row_index(place), self.size, self.sinks, aligned=True)
 
     def _slots(self, entries: Entry, index: jax.Array) -> Slots:

@@ -1,6 +1,6 @@
 """What a token writes, and how queries are made. One file a kind; this one holds the contract."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 from flax import nnx
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 class ProjectionConfig(Config):
     """The base of every projection's configuration."""
 
+    gates: ClassVar[frozenset[str]] = frozenset()
+    """The gates among its entry's leaves."""
+
     heads: int
     """Query heads, N."""
 
@@ -29,6 +32,10 @@ class ProjectionConfig(Config):
     def entry(self, model: "ModelConfig") -> EntrySpec:
         """Shapes and dtypes of one token's entry, without [B, T]."""
         raise NotImplementedError
+
+    def tail(self, model: "ModelConfig") -> EntrySpec:
+        """What is remembered of the latest tokens beside the memory (short convolutions), without [B]."""
+        return {}
 
     def cannot_read(self, writer: "ProjectionConfig") -> str | None:
         """Why queries of this projection cannot read that one's entries; None where they can."""
@@ -44,6 +51,11 @@ class Projection(nnx.Module):
 
     scale: float
     softcap: float | None
+    reads: bool
+
+    def __call__(self, x: Float[Array, "B T D"], place: Place, tail: Entry | None) -> tuple[Any, Entry | None, Entry | None]:
+        """Queries, entries (None: the layer reads another's memory), and the new tail. `tail` None: x is whole rows."""
+        return self.query(x, place), None if self.reads else self.entry(x, place), tail
 
     def query(self, x: Float[Array, "B T D"], place: Place) -> Any:
         """Queries [B, T, N, H], or a form of the projection's own."""
@@ -52,6 +64,10 @@ class Projection(nnx.Module):
     def entry(self, x: Float[Array, "B T D"], place: Place) -> Entry:
         """Exactly what is cached; every leaf [B, T, ...]."""
         raise NotImplementedError
+
+    def plain(self, query: Any) -> Float[Array, "B T N H"]:
+        """The queries as vectors, for memories that are no set of slots."""
+        return query
 
     def expand(self, entries: Entry) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K Hv"]]:
         """Keys and values of entries."""
@@ -65,8 +81,8 @@ class Projection(nnx.Module):
         scale, softcap = self.scale, self.softcap
         return attend(query, k, v, mask=mask, scale=scale, softcap=softcap, implementation=implementation)
 
-    def output(self, out: Float[Array, "B T N Hv"], x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        """Back to the residual stream; `x` is the layer's input, for outputs that are gated by it."""
+    def output(self, out: Float[Array, "B T N Hv"], x: Float[Array, "B T D"], query: Any) -> Float[Array, "B T D"]:
+        """Back to the residual stream; `x` is the layer's input, for outputs that are gated by it, `query` what `__call__` gave."""
         raise NotImplementedError
 
 

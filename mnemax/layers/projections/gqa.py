@@ -79,6 +79,7 @@ class GQA(Projection):
     def __init__(self, config: GQAConfig, model: "ModelConfig", init: "Init", reads: bool):
         D, N, K, H = model.width, config.heads, config.kv_heads, config.head_width
         self.config = config
+        self.reads = reads
         self.scale = H**-0.5 if config.scale is None else config.scale
         self.softcap = config.softcap
         self.w_q = init.matrix((D, N, H), ("embed", "heads", "head"))
@@ -108,7 +109,7 @@ class GQA(Projection):
         return entries["k"], entries["v"]
 
     @override
-    def output(self, out: Float[Array, "B T N H"], x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    def output(self, out: Float[Array, "B T N H"], x: Float[Array, "B T D"], query) -> Float[Array, "B T D"]:
         y = linear("btnh,nhd->btd", out, self.w_o, axes=("batch", "seq", "residual"))
         return y if self.b_o is None else y + use(self.b_o, y.dtype)
 
