@@ -1,10 +1,12 @@
 """The one entry to attention: chooses an implementation, and runs it shard by shard on an Explicit mesh."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from mnemax.kernels import reference, xla
 from mnemax.kernels.mask import Mask
@@ -20,6 +22,9 @@ def attend(
     mask: Mask,
     scale: float,
     softcap: float | None = None,
+    key_bias: Float[Array, "B S K"] | None = None,
+    key_slope: Float[Array, "B S K"] | None = None,
+    evict_at: Int[Array, "B S K"] | None = None,
     implementation: str = "auto",
 ) -> tuple[Float[Array, "B T N Hv"], Float[Array, "B T N"]]:
     """Attention of N query heads over K key/value heads (N a multiple of K), logits and softmax in float32.
@@ -27,7 +32,10 @@ def attend(
     Args:
         mask: which keys a query sees.
         scale: multiplies the logits.
-        softcap: c of c tanh(logit / c), applied before the mask.
+        softcap: c of c tanh(logit / c), applied first; then bias and slope are added, then the mask is applied.
+        key_bias: added to the logits of a key.
+        key_slope: times the key's age, the query's row index less its own, added to its logits.
+        evict_at: row index from which on queries no longer see the key; it has no gradient.
         implementation: a name in `IMPLEMENTATIONS`.
 
     Returns:
@@ -42,22 +50,33 @@ def attend(
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(f"unknown implementation '{implementation}'; known: {', '.join(IMPLEMENTATIONS)}")
 
-    def run(q, k, v, mask):
-        return IMPLEMENTATIONS[implementation](q, k, v, mask=mask, scale=scale, softcap=softcap)
+    def run(q, k, v, mask, bias, slope):
+        options = {"scale": scale, "softcap": softcap, "key_bias": bias, "key_slope": slope}
+        return IMPLEMENTATIONS[implementation](q, k, v, mask=mask, **options)
 
-    out, lse = _by_shard(run, q, k, v, mask)
+    bias, slope = (None if x is None else x.astype(jnp.float32) for x in (key_bias, key_slope))
+    out, lse = _by_shard(run, q, k, v, mask if evict_at is None else replace(mask, evict_at=evict_at), bias, slope)
     return out.astype(q.dtype), lse
 
 
-def _by_shard(run, q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask):
+def _by_shard(run, q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, bias: jax.Array | None, slope: jax.Array | None):
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1 or any(kind != AxisType.Explicit for kind in mesh.axis_types):
-        return run(q, k, v, mask)
+        return run(q, k, v, mask, bias, slope)
     batch, _, heads, _ = jax.typeof(q).sharding.spec
-    if heads is not None and jax.typeof(k).sharding.spec[2] != heads:  # fewer than shards: one a query head
-        k, v = (jax.sharding.reshard(jnp.repeat(x, q.shape[2] // x.shape[2], axis=2), P(batch, None, heads, None)) for x in (k, v))
-    by_head = P(batch, None, heads, None)
-    by_row = lambda x: P(batch, *(None,) * (x.ndim - 1)) if x.shape[0] == q.shape[0] else P()  # noqa: E731
-    specs = jax.tree.unflatten(jax.tree.structure(mask), [P(), by_row(mask.q_start), by_row(mask.k_index)])
-    over_shards = jax.shard_map(run, in_specs=(by_head, by_head, by_head, specs), out_specs=(by_head, P(batch, None, heads)))
-    return over_shards(q, k, v, mask)
+    # Fewer key heads than shards: one a query head.
+    copies = 1 if heads is None or jax.typeof(k).sharding.spec[2] == heads else q.shape[2] // k.shape[2]
+
+    def by_head(x: jax.Array) -> jax.Array:
+        whole = x if copies == 1 else jnp.repeat(x, copies, axis=2)
+        return jax.sharding.reshard(whole, P(batch, None, heads, *(None,) * (x.ndim - 3)))
+
+    def by_row(x: jax.Array) -> jax.Array:
+        return jax.sharding.reshard(x, P(batch, None)) if x.shape[0] == q.shape[0] else x
+
+    k, v, bias, slope, evict_at = jax.tree.map(by_head, (k, v, bias, slope, mask.evict_at))
+    k_index = by_head(mask.k_index) if mask.k_index.ndim == 3 else by_row(mask.k_index)
+    mask = replace(mask, q_start=by_row(mask.q_start), k_index=k_index, evict_at=evict_at)
+    inputs = (q, k, v, mask, bias, slope)
+    specs = jax.tree.map(lambda x: jax.typeof(x).sharding.spec, inputs)
+    return jax.shard_map(run, in_specs=specs, out_specs=(P(batch, None, heads, None), P(batch, None, heads)))(*inputs)

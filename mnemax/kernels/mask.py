@@ -10,17 +10,17 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["q_index", "q_start", "k_index"],
+    data_fields=["q_index", "q_start", "k_index", "evict_at"],
     meta_fields=["window", "sinks", "aligned"],
 )
 @dataclass(frozen=True)
 class Mask:
-    """A query sees a key of its own document that is not later than itself and, under a window, near enough or a sink.
+    """A query sees a key of its own document that is not later than itself, not evicted and, under a window, near enough or a sink.
 
     Attributes:
         q_index: row index of each query.
@@ -29,6 +29,7 @@ class Mask:
         window: how many latest tokens are seen, the query itself counted; None: all.
         sinks: first tokens of the document that are seen in spite of the window.
         aligned: keys are the queries' own tokens in the same order, so that blocks above the diagonal need no work.
+        evict_at: row index of the first query that no longer sees the key, a head apart; None: nothing is evicted.
     """
 
     q_index: Int[Array, " T"]
@@ -37,20 +38,39 @@ class Mask:
     window: int | None = None
     sinks: int = 0
     aligned: bool = False
+    evict_at: Int[Array, "B S K"] | None = None
 
     def allowed(self) -> Bool[Array, "B K_or_1 T S"]:
         """The mask itself, with a head axis of 1 where all heads keep the same tokens."""
-        k = self.k_index[:, None, :] if self.k_index.ndim == 2 else jnp.moveaxis(self.k_index, -1, 1)
-        k = k[:, :, None, :]  # [B, K, 1, S]
+        k = self._keys()
         q, start = self.q_index[None, None, :, None], self.q_start[:, None, :, None]
         seen = (start <= k) & (k <= q)
         if self.window is not None:
             near = q - k < self.window
             seen &= (near | (k - start < self.sinks)) if self.sinks else near
+        if self.evict_at is not None:
+            seen &= q < by_key(self.evict_at)[:, :, 0]
         return seen
+
+    def age(self) -> Float[Array, "B_or_1 K_or_1 T S"]:
+        """How many tokens each key lies behind each query."""
+        return (self.q_index[:, None] - self._keys()).astype(jnp.float32)
+
+    def _keys(self) -> Int[Array, "B_or_1 K_or_1 1 S"]:
+        return self.k_index[:, None, None, :] if self.k_index.ndim == 2 else by_key(self.k_index)[:, :, 0]
 
     def block(self, queries: slice, keys: slice) -> "Mask":
         """The mask of some queries against some keys."""
         return replace(
-            self, q_index=self.q_index[queries], q_start=self.q_start[:, queries], k_index=self.k_index[:, keys], aligned=False
+            self,
+            q_index=self.q_index[queries],
+            q_start=self.q_start[:, queries],
+            k_index=self.k_index[:, keys],
+            aligned=False,
+            evict_at=None if self.evict_at is None else self.evict_at[:, keys],
         )
+
+
+def by_key(x: Shaped[Array, "B S K"]) -> Shaped[Array, "B K 1 1 S"]:
+    """One number a key and head, as it meets logits [B, K, G, T, S]."""
+    return jnp.moveaxis(x, -1, 1)[:, :, None, None, :]

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mnemax.kernels.mask import Mask
+from mnemax.kernels.mask import Mask, by_key
 
 
 def attend(
@@ -15,8 +15,10 @@ def attend(
     mask: Mask,
     scale: float,
     softcap: float | None = None,
+    key_bias: Float[Array, "B S K"] | None = None,
+    key_slope: Float[Array, "B S K"] | None = None,
 ) -> tuple[Float[Array, "B T N Hv"], Float[Array, "B T N"]]:
-    """softmax(softcap(scale q k^T) + mask) v, and the log-sum-exp of each query's logits.
+    """softmax(softcap(scale q k^T) + key_bias + key_slope * age + mask) v, and the log-sum-exp of each query's logits.
 
     A query that sees no key gives exactly 0 and a log-sum-exp of -inf.
     """
@@ -26,6 +28,10 @@ def attend(
     s = scale * jnp.einsum("btkgh,bskh->bkgts", q.reshape(B, T, K, N // K, H), k)
     if softcap is not None:
         s = softcap * jnp.tanh(s / softcap)
+    if key_bias is not None:
+        s = s + by_key(key_bias)
+    if key_slope is not None:
+        s = s + by_key(key_slope) * mask.age()[:, :, None]
     seen = mask.allowed()[:, :, None]  # [B, K or 1, 1, T, S]
     s = jnp.where(seen, s, -jnp.inf)
     m = jax.lax.stop_gradient(jnp.max(s, axis=-1, keepdims=True))

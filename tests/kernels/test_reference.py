@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from mnemax.kernels.reference import attend
+from mnemax.kernels.attend import attend
 from tests.kernels.attention_problems import PROBLEMS
 
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_reference_is_the_formula(problem):
-    out, lse = attend(problem.q, problem.k, problem.v, mask=problem.mask, scale=problem.scale, softcap=problem.softcap)
+    inputs = {"mask": problem.mask, **problem.options, **problem.terms, "implementation": "reference"}
+    out, lse = attend(problem.q, problem.k, problem.v, **inputs)
     expected_out, expected_lse = formula(problem)
     np.testing.assert_allclose(out, expected_out, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(lse, expected_lse, rtol=1e-5, atol=1e-5)
@@ -27,12 +28,16 @@ def formula(problem):
     out, lse = np.zeros((B, T, N, v.shape[-1])), np.full((B, T, N), -np.inf)
     for b, t, n in np.ndindex(B, T, N):
         kept = slots[b, :, n // group]
-        seen = np.flatnonzero(sees(kept, index[t], starts[b, t], problem.mask.window, problem.mask.sinks))
+        shown = sees(kept, index[t], starts[b, t], problem.mask.window, problem.mask.sinks)
+        terms = {name: np.asarray(term)[b, :, n // group] for name, term in problem.terms.items()}
+        seen = np.flatnonzero(shown & (terms.get("evict_at", np.inf) > index[t]))
         if not len(seen):
             continue
         logits = problem.scale * k[b, seen, n // group] @ q[b, t, n]
         if problem.softcap is not None:
             logits = problem.softcap * np.tanh(logits / problem.softcap)
+        logits = logits + terms.get("key_bias", np.zeros(len(kept)))[seen]
+        logits = logits + terms.get("key_slope", np.zeros(len(kept)))[seen] * (index[t] - kept[seen])
         weights = np.exp(logits)
         out[b, t, n] = weights @ v[b, seen, n // group] / weights.sum()
         lse[b, t, n] = np.log(weights.sum())
