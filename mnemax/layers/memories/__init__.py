@@ -65,7 +65,11 @@ class Reader:
     implementation: str
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["entries", "index"], meta_fields=["window", "sinks", "aligned"])
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["entries", "index", "bias", "slope", "evict_at"],
+    meta_fields=["window", "sinks", "aligned"],
+)
 @dataclass(frozen=True)
 class Slots:
     """A set of slots to read: the view that most memories give.
@@ -74,20 +78,26 @@ class Slots:
         entries: what the slots hold, each leaf [B, S, ...].
         index: row index of the token in each slot, [B or 1, S] or a head apart [B, S, K]; negative: empty.
         window, sinks, aligned: as in `Mask`.
+        bias, slope, evict_at: as in `kernels.attend`.
     """
 
     entries: Entry
-    index: Int[Array, "B S"]
+    index: Int[Array, "B_or_1 S"] | Int[Array, "B S K"]
     window: int | None = None
     sinks: int = 0
     aligned: bool = False
+    bias: Float[Array, "B S K"] | None = None
+    slope: Float[Array, "B S K"] | None = None
+    evict_at: Int[Array, "B S K"] | None = None
 
     def read(
         self, query: Any, projection: "Projection", place: Place, implementation: str
     ) -> tuple[Float[Array, "B T N Hv"], Float[Array, "B T N"]]:
         """Attention over the slots: output and log-sum-exp. A memory that is no slot set gives a view with its own `read`."""
         mask = Mask(place.index, place.start, self.index, self.window, self.sinks, self.aligned)
-        return projection.attend(query, self.entries, mask, implementation)
+        terms = {"key_bias": self.bias, "key_slope": self.slope, "evict_at": self.evict_at}
+        given = {name: term for name, term in terms.items() if term is not None}  # not every projection knows of terms
+        return projection.attend(query, self.entries, mask, implementation, **given)
 
 
 class MemoryConfig(Config):
