@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from mnemax.layers.feedforward import Aux
+from mnemax.layers.feedforward import Aux, add_aux
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Place, State
 from mnemax.layers.norm import RMSNorm
 from mnemax.layers.param import Init
-from mnemax.models.stage import Stage, add_aux
+from mnemax.models.stage import Stage
 from mnemax.sharding import rows, shard, use
 
 if TYPE_CHECKING:

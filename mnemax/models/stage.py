@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from mnemax.kernels.xla import ATTENTION
 from mnemax.layers.attention import Bus
-from mnemax.layers.feedforward import Aux
+from mnemax.layers.feedforward import Aux, add_aux
 from mnemax.layers.memories import Place, State
 from mnemax.layers.param import Init
 from mnemax.models.block import Block
@@ -104,8 +104,3 @@ def _run(layers: nnx.List, states: list[State] | None, x: jax.Array, place: Plac
         new.append(state)
         total = add_aux(total, aux)
     return x, None if states is None else new, bus, total
-
-
-def add_aux(a: Aux, b: Aux) -> Aux:
-    """Sums auxiliary scalars by name."""
-    return {**a, **b, **{name: a[name] + b[name] for name in a.keys() & b.keys()}}

@@ -19,6 +19,11 @@ type Aux = dict[str, jax.Array]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 
 
+def add_aux(a: Aux, b: Aux) -> Aux:
+    """Sums auxiliary scalars by name."""
+    return {**a, **b, **{name: a[name] + b[name] for name in a.keys() & b.keys()}}
+
+
 class FeedForwardConfig(Config):
     """The base of every feed-forward's configuration."""
 
