@@ -19,12 +19,13 @@ RULES: dict[str, tuple[str, ...]] = {
     "kv_heads": ("tensor",),
     "ffn": ("tensor",),
     "vocab": ("tensor",),
-    # Replicated: positions, the residual stream's width, head width, latents, memory slots, stacked layers.
+    # Replicated: positions, the residual stream's width, head width, latents, memory slots, taps of convolutions, stacked layers.
     "seq": (),
     "residual": (),
     "head": (),
     "latent": (),
     "slots": (),
+    "taps": (),
     "layers": (),
 }
 

@@ -51,7 +51,8 @@ class AttentionConfig(Config):
         if self.read is not None:
             return self
         makers = {"projection": self.projection, "retention": self.retention}
-        made = {gate: f"{field} {registry.kind_of(type(maker))}" for field, maker in makers.items() if maker is not None for gate in maker.gates}
+        named = [(f"{field} {registry.kind_of(type(maker))}", maker) for field, maker in makers.items() if maker is not None]
+        made = {gate: name for name, maker in named for gate in maker.gates}
         memory = f"memory {registry.kind_of(type(self.memory))}"
         for gate, maker in sorted(made.items()):
             if gate not in self.memory.takes:

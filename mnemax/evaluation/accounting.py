@@ -56,9 +56,10 @@ def layer_costs(config: "ModelConfig", context: int) -> list[LayerCost]:
         if attention.write is not None:
             writers[attention.write] = layer
         source = attention if attention.read is None else writers[attention.read].attention
-        entry, tail = source.entry(config), entry_bytes(attention.projection.tail(config))
-        written = 0 if attention.read is not None else entry_bytes(entry)
-        memory = 0 if attention.read is not None else attention.memory.cache_bytes(1, context, entry)
+        reads = attention.read is not None
+        entry, tail = source.entry(config), entry_bytes(attention.projection.tail(config, reads=reads))
+        written = 0 if reads else entry_bytes(entry)
+        memory = 0 if reads else attention.memory.cache_bytes(1, context, entry)
         read = source.memory.read_bytes(context, entry) + tail
         costs.append(LayerCost(layer, written, memory + tail, round(read)))
     return costs

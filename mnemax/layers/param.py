@@ -1,6 +1,7 @@
 """One line a weight: shape, logical axes, initialiser."""
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import jax
@@ -41,3 +42,8 @@ class Init:
     def vector(self, shape: tuple[int, ...], axes: Axes, value: float = 0.0) -> nnx.Param:
         """A constant: a bias, a norm's scale, a gate."""
         return nnx.Param(jnp.full(shape, value, jnp.float32), axes=axes, contract=0)
+
+    def sampled(self, shape: tuple[int, ...], axes: Axes, low: float, high: float, of: Callable = lambda u: u) -> nnx.Param:
+        """`of` a uniform sample of [low, high): what is neither decayed nor orthogonalised, but does not begin alike everywhere."""
+        sample = jax.random.uniform(self.rngs.params(), shape, jnp.float32, low, high)
+        return nnx.Param(of(sample), axes=axes, contract=0)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from mnemax.configs.base import Config
 from mnemax.kernels.attend import attend
@@ -33,7 +33,7 @@ class ProjectionConfig(Config):
         """Shapes and dtypes of one token's entry, without [B, T]."""
         raise NotImplementedError
 
-    def tail(self, model: "ModelConfig") -> EntrySpec:
+    def tail(self, model: "ModelConfig", *, reads: bool) -> EntrySpec:
         """What is remembered of the latest tokens beside the memory (short convolutions), without [B]."""
         return {}
 
@@ -43,7 +43,7 @@ class ProjectionConfig(Config):
 
     def attention_width(self, model: "ModelConfig") -> tuple[int, int]:
         """Multiply-adds of one query with one key: (for its logits, for its values), summed over heads. For FLOPs."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} is not attended over slot by slot")
 
 
 class Projection(nnx.Module):
@@ -66,20 +66,32 @@ class Projection(nnx.Module):
         raise NotImplementedError
 
     def plain(self, query: Any) -> Float[Array, "B T N H"]:
-        """The queries as vectors, for memories that are no set of slots."""
-        return query
+        """The queries as vectors, the scale of logits in them, for memories that are no set of slots."""
+        return query * jax.numpy.asarray(self.scale, query.dtype)
 
     def expand(self, entries: Entry) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K Hv"]]:
         """Keys and values of entries."""
         raise NotImplementedError
 
     def attend(
-        self, query: Any, entries: Entry, mask: Mask, implementation: str
+        self,
+        query: Any,
+        entries: Entry,
+        mask: Mask,
+        implementation: str,
+        *,
+        key_bias: Float[Array, "B S K"] | None = None,
+        key_slope: Float[Array, "B S K"] | None = None,
+        evict_at: Int[Array, "B S K"] | None = None,
     ) -> tuple[Float[Array, "B T N Hv"], Float[Array, "B T N"]]:
-        """Output and log-sum-exp of the queries over entries. A projection may know a cheaper form than expanding them."""
+        """Output and log-sum-exp of the queries over entries. A projection may know a cheaper form than expanding them.
+
+        `key_bias`, `key_slope` and `evict_at`, which a memory may give, are those of `kernels.attend`.
+        """
         k, v = self.expand(entries)
+        terms = {"key_bias": key_bias, "key_slope": key_slope, "evict_at": evict_at}
         scale, softcap = self.scale, self.softcap
-        return attend(query, k, v, mask=mask, scale=scale, softcap=softcap, implementation=implementation)
+        return attend(query, k, v, mask=mask, scale=scale, softcap=softcap, implementation=implementation, **terms)
 
     def output(self, out: Float[Array, "B T N Hv"], x: Float[Array, "B T D"], query: Any) -> Float[Array, "B T D"]:
         """Back to the residual stream; `x` is the layer's input, for outputs that are gated by it, `query` what `__call__` gave."""
@@ -89,3 +101,8 @@ class Projection(nnx.Module):
 def leaf(shape: tuple[int, ...], model: "ModelConfig") -> jax.ShapeDtypeStruct:
     """One leaf of an entry in the model's activation dtype."""
     return jax.ShapeDtypeStruct(shape, jax.numpy.dtype(model.dtype))
+
+
+def gate(heads: int) -> jax.ShapeDtypeStruct:
+    """One gate of an entry: a float32 scalar a head."""
+    return jax.ShapeDtypeStruct((heads,), jax.numpy.float32)

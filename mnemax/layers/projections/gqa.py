@@ -29,6 +29,8 @@ class GQAConfig(ProjectionConfig):
     heads: PositiveInt
     kv_heads: PositiveInt
     head_width: PositiveInt
+    value_width: PositiveInt | None = None
+    """Of a value; default head_width."""
     rope: RotaryConfig | None = RotaryConfig()
     """null: NoPE."""
     qk_norm: Literal["none", "head", "joint"] = "none"
@@ -56,13 +58,13 @@ class GQAConfig(ProjectionConfig):
 
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
-        return {"k": leaf((self.kv_heads, self.head_width), model), "v": leaf((self.kv_heads, self.head_width), model)}
+        return {"k": leaf((self.kv_heads, self.head_width), model), "v": leaf((self.kv_heads, self.values), model)}
 
     @override
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
         if not isinstance(writer, GQAConfig):
             return f"gqa queries cannot read entries of kind '{getattr(writer, 'kind', '?')}'"
-        for field in ("kv_heads", "head_width"):
+        for field in ("kv_heads", "head_width", "values"):
             mine, theirs = getattr(self, field), getattr(writer, field)
             if mine != theirs:
                 return f"{field} is {mine} here and {theirs} where it is written"
@@ -70,29 +72,34 @@ class GQAConfig(ProjectionConfig):
 
     @override
     def attention_width(self, model: "ModelConfig") -> tuple[int, int]:
-        return self.heads * self.head_width, self.heads * self.head_width
+        return self.heads * self.head_width, self.heads * self.values
+
+    @property
+    def values(self) -> int:
+        """Width of a value."""
+        return self.head_width if self.value_width is None else self.value_width
 
 
 class GQA(Projection):
     """q = rope(norm(W_q x)), k = rope(norm(W_k x)), v = W_v x, out = W_o o. Keys are cached rotated."""
 
     def __init__(self, config: GQAConfig, model: "ModelConfig", init: "Init", reads: bool):
-        D, N, K, H = model.width, config.heads, config.kv_heads, config.head_width
+        D, N, K, H, Hv = model.width, config.heads, config.kv_heads, config.head_width, config.values
         self.config = config
         self.reads = reads
         self.scale = H**-0.5 if config.scale is None else config.scale
         self.softcap = config.softcap
         self.w_q = init.matrix((D, N, H), ("embed", "heads", "head"))
-        self.w_o = init.matrix((N, H, D), ("heads", "head", "embed"), contract=2, residual=True)
+        self.w_o = init.matrix((N, Hv, D), ("heads", "head", "embed"), contract=2, residual=True)
         self.b_q = init.vector((N, H), ("heads", "head")) if config.qkv_bias else None
         self.b_o = init.vector((D,), ("residual",)) if config.output_bias else None
         self.q_norm = _qk_norm(config, N, "heads", model, init)
         if reads:
             return
         self.w_k = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
-        self.w_v = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
+        self.w_v = init.matrix((D, K, Hv), ("embed", "kv_heads", "head"))
         self.b_k = init.vector((K, H), ("kv_heads", "head")) if config.qkv_bias else None
-        self.b_v = init.vector((K, H), ("kv_heads", "head")) if config.qkv_bias else None
+        self.b_v = init.vector((K, Hv), ("kv_heads", "head")) if config.qkv_bias else None
         self.k_norm = _qk_norm(config, K, "kv_heads", model, init)
 
     @override
@@ -105,11 +112,11 @@ class GQA(Projection):
         return {"k": self._rotated(k, self.k_norm, place), "v": _heads(x, self.w_v, self.b_v, "kv_heads")}
 
     @override
-    def expand(self, entries: Entry) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"]]:
+    def expand(self, entries: Entry) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K Hv"]]:
         return entries["k"], entries["v"]
 
     @override
-    def output(self, out: Float[Array, "B T N H"], x: Float[Array, "B T D"], query) -> Float[Array, "B T D"]:
+    def output(self, out: Float[Array, "B T N Hv"], x: Float[Array, "B T D"], query) -> Float[Array, "B T D"]:
         y = linear("btnh,nhd->btd", out, self.w_o, axes=("batch", "seq", "residual"))
         return y if self.b_o is None else y + use(self.b_o, y.dtype)
 
