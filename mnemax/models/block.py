@@ -7,7 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from mnemax.layers.attention import Attention, Bus
-from mnemax.layers.feedforward import Aux
+from mnemax.layers.feedforward import Aux, add_aux
 from mnemax.layers.memories import Place, State
 from mnemax.layers.norm import RMSNorm
 
@@ -34,11 +34,11 @@ class Block(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], place: Place, state: State, bus: Bus, implementation: str
     ) -> tuple[Float[Array, "B T D"], State, Bus, Aux]:
-        """New residual stream, state, bus, and the feed-forward's auxiliary scalars."""
-        y, state, bus = self.attention(_apply(self.attention_norm, x), place, state, bus, implementation)
+        """New residual stream, state, bus, and auxiliary scalars of attention and feed-forward."""
+        y, state, bus, total = self.attention(_apply(self.attention_norm, x), place, state, bus, implementation)
         x = x + _apply(self.attention_post_norm, y)
         y, aux = self.feedforward(_apply(self.feedforward_norm, x))
-        return x + _apply(self.feedforward_post_norm, y), state, bus, aux
+        return x + _apply(self.feedforward_post_norm, y), state, bus, add_aux(total, aux)
 
 
 def _apply(norm: RMSNorm | None, x: jax.Array) -> jax.Array:

@@ -150,7 +150,7 @@ class Bounded(Memory):
         """Token after token, over S old slots and T new tokens.
 
         Returns:
-            Which of the S + T are in the slots at the end [B, S, K]; their retention [B, S, K], None where attention does not change
+            Which of the S + T are in the slots at the end [B, S, K]; their retention [B, S, K], None where attention has no part in
             it; and `evict_at` [B, S + T, K].
         """
         retention = _ranking(reader)

@@ -4,7 +4,7 @@ from typing import Literal, override
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt
 
 from mnemax.configs.base import NonNegativeInt
 from mnemax.layers.memories import Entry, Place
@@ -35,7 +35,7 @@ class Random(Ranking):
         return {"retention": shard(uniform(place.positions[..., None], heads, self.seed), "batch", "seq", "kv_heads")}
 
 
-def uniform(position: Int[Array, "B T 1"], head: Int[Array, " K"], seed: int) -> Float[Array, "B T K"]:
+def uniform(position: Int[Array, "B T 1"], head: UInt[Array, " K"], seed: int) -> Float[Array, "B T K"]:
     """Pseudo-random numbers of [0, 1): the finaliser of MurmurHash3 (Appleby, public domain) over position, head and seed."""
 
     def mix(h: jax.Array) -> jax.Array:
