@@ -8,9 +8,9 @@ blocks of that many tokens folds at most once a block and row, wherever document
 """
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, override
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, override
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +20,14 @@ from pydantic import Field, model_validator
 
 from mnemax.configs.base import Config, NonNegativeInt, PositiveFloat, PositiveInt
 from mnemax.errors import UserError
-from mnemax.kernels.merge import merge
-from mnemax.kernels.xla import ATTENTION
+from mnemax.kernels import means
+from mnemax.layers.means import Choice, KeyValueMeans, Leaving, blocks, chunk_of, warmed
 from mnemax.layers.memories import (
     Entry,
     EntrySpec,
     Memory,
     MemoryConfig,
     Place,
-    Slots,
     State,
     empty_slots,
     entry_bytes,
@@ -39,10 +38,9 @@ from mnemax.sharding import use
 if TYPE_CHECKING:
     from mnemax.configs.schema import AttentionConfig, ModelConfig
     from mnemax.layers.param import Init
-    from mnemax.layers.projections import Projection, ProjectionConfig
+    from mnemax.layers.projections import ProjectionConfig
 
 EPS = 1e-5
-TINY = 1e-24  # the least square of a length that is divided by
 
 
 class FixedGrowth(Config):
@@ -182,25 +180,6 @@ def _slot_bytes(entry: EntrySpec) -> int:
     return 4 * (entry["k"].size + entry["v"].size + entry["k"].shape[0])
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["at", "found", "old", "new", "slot"], meta_fields=[])
-@dataclass(frozen=True)
-class Folds:
-    """What is folded before or within each block of tokens; n blocks.
-
-    Attributes:
-        at: where, among the tokens, the chunk begins that is folded.
-        found: whether the row has one.
-        old, new: slots before and after it.
-        slot: the slot of each of the chunk's tokens, -1 where nothing is folded; None as long as that is not decided.
-    """
-
-    at: Int[Array, "n B"]
-    found: Bool[Array, "n B"]
-    old: Int[Array, "n B"]
-    new: Int[Array, "n B"]
-    slot: Int[Array, "n B C K"] | None = None
-
-
 class KVM(Memory):
     """State: a ring of the window's entries, and of each slot the sums of its keys and values and the length of its value.
 
@@ -217,59 +196,49 @@ class KVM(Memory):
 
     @override
     def init(self, batch: int, capacity: int, entry: EntrySpec) -> State:
-        slots = self.config.slots(capacity)
         spec = {name: jax.ShapeDtypeStruct(entry[name].shape, jnp.float32) for name in ("k", "v")}
         spec["radius"] = jax.ShapeDtypeStruct(entry["k"].shape[:1], jnp.float32)
-        return {"window": empty_slots(batch, min(self.config.window, capacity), entry), "slots": empty_slots(batch, slots, spec)}
+        window = empty_slots(batch, min(self.config.window, capacity), entry)
+        return {"window": window, "slots": empty_slots(batch, self.config.slots(capacity), spec)}
 
     @override
-    def update(self, state: State, entry: Entry, place: Place, reader) -> tuple[State, "KeyValueMeans"]:
+    def update(self, state: State, entry: Entry, place: Place, reader) -> tuple[State, KeyValueMeans]:
         state = _laid_out(state, entry)
-        ring, sums = state["window"], state["slots"]
-        size, length = ring["k"].shape[1], entry["k"].shape[1]
-        kept, at = min(size, length), place.index[-size:] % size
-        written = {name: slots.at[:, at].set(entry[name][:, -kept:].astype(slots.dtype)) for name, slots in ring.items()}
-        folds = self._folds(place, sums)
-        if length == 1:
-            if folds is not None:
-                oldest = (place.index[0] + jnp.arange(self.config.chunk)) % size
-                chunk = lambda _: jax.tree.map(lambda slots: slots[:, oldest], ring)  # noqa: E731
-                sums, _ = self._fold(sums, jax.tree.map(lambda a: a[0], folds), chunk)
+        window, sums = state["window"], state["slots"]
+        written, leaving = _written(window, entry, place), self._leaving(place, sums)
+        if entry["k"].shape[1] == 1:
+            size = window["k"].shape[1]
+            if leaving is not None:
+                oldest = (place.index[0] + jnp.arange(self.config.chunk)) % size  # a full window's, in every row that has one
+                tokens = lambda _: jax.tree.map(lambda ring: ring[:, oldest], window)  # noqa: E731
+                sums, _ = self._fold(sums, tokens, jax.tree.map(lambda a: a[0], leaving))
             index = place.index[0] - (place.index[0] - jnp.arange(size)) % size
             return {"window": written, "slots": sums}, KeyValueMeans(self, written, index, sums, None)
-        view = self._whole(state, entry, place)
-        sums, folds = self._fold_all(view, folds)
-        return {"window": written, "slots": sums}, replace(view, folds=folds)
+        tokens, index = _in_order(window, entry, place)
+        after, choice = self._fold_all(sums, tokens, leaving)
+        return {"window": written, "slots": after}, KeyValueMeans(self, tokens, index, sums, _both(leaving, choice))
 
     @override
-    def view(self, entry: Entry, place: Place, reader) -> "KeyValueMeans":
+    def view(self, entry: Entry, place: Place, reader) -> KeyValueMeans:
         batch, length = place.positions.shape
         spec = {name: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype) for name, leaf in entry.items()}
-        view = self._whole(_laid_out(self.init(batch, length, spec), entry), entry, place)
-        # Which slot a token goes to is a choice, which has no gradient.
-        decided = jax.lax.stop_gradient(view)
-        return replace(view, folds=decided.memory._fold_all(decided, self._folds(place, view.sums))[1])
+        state = _laid_out(self.init(batch, length, spec), entry)
+        tokens, index = _in_order(state["window"], entry, place)
+        leaving, sums = self._leaving(place, state["slots"]), state["slots"]
+        still, at_rest = jax.lax.stop_gradient((self, tokens))  # which slot a token goes to is a choice: it has no gradient
+        return KeyValueMeans(self, tokens, index, sums, _both(leaving, still._fold_all(sums, at_rest, leaving)[1]))
 
-    def _whole(self, state: State, entry: Entry, place: Place) -> "KeyValueMeans":
-        """The window's tokens in order and then the new ones, to be read a block after another."""
-        size = state["window"]["k"].shape[1]
-        in_order = lambda ring: jnp.roll(ring, -(place.index[0] % size), axis=1)  # noqa: E731
-        tokens = {
-            name: jnp.concatenate([in_order(ring), entry[name].astype(ring.dtype)], 1) for name, ring in state["window"].items()
-        }
-        index = place.index[0] - size + jnp.arange(tokens["k"].shape[1])
-        return KeyValueMeans(self, tokens, index, state["slots"], None)
-
-    def _folds(self, place: Place, sums: Entry) -> Folds | None:
-        """Where these tokens begin chunks that make another leave the window; None: there are no slots."""
+    def _leaving(self, place: Place, sums: Entry) -> Leaving | None:
+        """What leaves the window as these tokens come; None: there are no slots, since rows end within the window."""
         c, slots = self.config, sums["k"].shape[1]
         if not slots:
             return None
-        position = _blocks(place.positions, c.chunk, -1)  # [n, B, block]
+        position = blocks(place.positions, c.chunk, -1)  # [n, B, block]
         begins = (position % c.chunk == 0) & (position >= c.window)
         chunk = jnp.max(jnp.where(begins, position, 0), axis=-1) // c.chunk - c.window_chunks
-        first = jnp.arange(len(position))[:, None] * position.shape[-1]
-        return Folds(first + jnp.argmax(begins, axis=-1), begins.any(axis=-1), self.held(chunk, slots), self.held(chunk + 1, slots))
+        held = self.held(chunk, slots)
+        block = jnp.arange(len(position))[:, None] * position.shape[-1]
+        return Leaving(block + jnp.argmax(begins, axis=-1), begins.any(axis=-1), held, self.held(chunk + 1, slots) - held)
 
     def held(self, chunks: Int[Array, "..."], slots: int) -> Int[Array, "..."]:
         """`KVMConfig.slots_after`, in a state of so many slots."""
@@ -279,70 +248,55 @@ class KVM(Memory):
         steps = jnp.asarray(np.diff(table), jnp.int32)  # summed rather than looked up, which keeps the layout over devices
         return jnp.sum(jnp.where(chunks[..., None] > jnp.arange(len(steps)), steps, 0), axis=-1)
 
-    def _fold_all(self, view: "KeyValueMeans", folds: Folds | None) -> tuple[Entry, Folds | None]:
-        """The sums after all of the tokens, and the slots of what was folded on the way."""
-        if folds is None:
-            return view.sums, None
-        step = lambda sums, fold: self._fold(sums, fold, partial(_chunk, view.tokens, size=self.config.chunk))  # noqa: E731
-        sums, slot = jax.lax.scan(step, view.sums, folds)
-        return sums, replace(folds, slot=slot)
+    def _fold_all(self, sums: Entry, tokens: Entry, leaving: Leaving | None) -> tuple[Entry, Choice | None]:
+        """The sums after all that leaves."""
+        if leaving is None:
+            return sums, None
+        return jax.lax.scan(
+            lambda sums, one: self._fold(sums, partial(chunk_of, tokens, size=self.config.chunk), one), sums, leaving
+        )
 
-    def _fold(self, sums: Entry, fold: Folds, chunk) -> tuple[Entry, Int[Array, "B C K"]]:
-        """Folds the tokens that `chunk(fold.at)` gives, in the rows that have some."""
+    def _fold(self, sums: Entry, tokens: Callable[[jax.Array], Entry], leaving: Leaving) -> tuple[Entry, Choice]:
+        """Folds the chunk `tokens(leaving.at)` of the rows that have one."""
 
-        def some(sums: Entry):
-            tokens = chunk(fold.at)
-            slot = jnp.where(fold.found[:, None, None], self._choose(sums, tokens, fold), -1)
-            return self.add(sums, tokens, replace(fold, slot=slot)), slot
+        def some(sums: Entry) -> tuple[Entry, Choice]:
+            chunk = tokens(leaving.at)
+            keys = self.memory_key(chunk["k"])
+            alone = self.weight_of(chunk, jnp.ones(keys.shape[:-1], bool), leaving)
+            slots = self.norm(means.keep(means.first(leaving.held, sums["k"].shape[1]), sums["k"]))
+            own = self.norm(alone[..., None] * keys)
+            slot, new = means.choose(keys, own, slots, leaving.held, leaving.added, self.config.sinks)
+            choice = jnp.where(leaving.found[:, None, None], slot, -1), new
+            return self.add(sums, chunk, leaving, choice), choice
 
-        def none(sums: Entry):
-            return sums, jnp.full_like(chunk(fold.at)["k"][..., 0], -1, dtype=jnp.int32)
+        def none(sums: Entry) -> tuple[Entry, Choice]:
+            like = tokens(leaving.at)["k"][..., 0]
+            return sums, (jnp.full_like(like, -1, dtype=jnp.int32), jnp.full_like(like, False, dtype=bool))
 
-        return jax.lax.cond(fold.found.any(), some, none, sums)
+        return jax.lax.cond(leaving.found.any(), some, none, sums)
 
-    def _choose(self, sums: Entry, tokens: Entry, fold: Folds) -> Int[Array, "B C K"]:
-        """The slot of each token: a new one for the most novel, for others the one most alike, new ones and no sinks among them."""
-        c, count = self.config, sums["k"].shape[1]
-        keys, held = self.memory_key(tokens["k"]), _first(fold.old, count)
-        likeness = _product("bckh,bmkh->bckm", keys, self.norm(_where(held, sums["k"])))
-        likeness = jnp.where(held[:, None, None], likeness, -jnp.inf)
-        novelty_rank = jnp.argsort(jnp.argsort(likeness.max(axis=-1), axis=1), axis=1)
-        new = novelty_rank < (fold.new - fold.old)[:, None, None]
-        own = self._weight(tokens, new, fold)[..., None] * keys
-        to_new = jnp.where(jnp.swapaxes(new, 1, 2)[:, None], _product("bckh,bdkh->bckd", keys, self.norm(own)), -jnp.inf)
-        best = jnp.argmax(jnp.concatenate([jnp.where(jnp.arange(count) < c.sinks, -jnp.inf, likeness), to_new], axis=-1), axis=-1)
-        number = fold.old[:, None, None] + jnp.cumsum(new, axis=1) - 1
-        joined = jnp.where(best < count, best, jnp.take_along_axis(number, jnp.maximum(best - count, 0), axis=1))
-        return jnp.where(new, number, joined)
+    def add(self, sums: Entry, chunk: Entry, leaving: Leaving, choice: Choice) -> Entry:
+        """The sums with a chunk's tokens, each where it was chosen to go."""
+        slot, new = choice
+        weight = self.weight_of(chunk, new, leaving)[..., None]
+        k, v = weight * self.memory_key(chunk["k"]), weight * chunk["v"].astype(jnp.float32)
+        held = jnp.where(leaving.found, leaving.held, sums["k"].shape[1])
+        return means.add(sums, k, v, slot, new, held)
 
-    def add(self, sums: Entry, tokens: Entry, fold: Folds) -> Entry:
-        """The sums with a chunk's tokens, each in its slot. Slots that did not hold anything before are overwritten."""
-        count = sums["k"].shape[1]
-        new = fold.slot >= fold.old[:, None, None]
-        weight = self._weight(tokens, new, fold)[..., None]
-        k, v = weight * self.memory_key(tokens["k"]), weight * tokens["v"].astype(jnp.float32)
-        kept = _first(jnp.where(fold.found, fold.old, count), count)
-        into = jax.nn.one_hot(fold.slot, count, dtype=jnp.float32)
-        return {
-            "k": _where(kept, sums["k"]) + _product("bckm,bckh->bmkh", into, k),
-            "v": _where(kept, sums["v"]) + _product("bckm,bckh->bmkh", into, v),
-            "radius": _where(kept, sums["radius"]) + _product("bckm,bck->bmk", into, jnp.where(new, _length(v), 0)),
-        }
-
-    def _weight(self, tokens: Entry, new: Bool[Array, "B C K"], fold: Folds) -> Float[Array, "B C K"]:
-        """The merge gate where it applies, and 1."""
-        if "merge" not in tokens:
+    def weight_of(self, chunk: Entry, new: Bool[Array, "B C K"], leaving: Leaving) -> Float[Array, "B C K"]:
+        """How much of each token is summed: what the merge gate says; all of one that begins a slot, unless by `gate_appends`."""
+        if "merge" not in chunk:
             return jnp.ones(new.shape, jnp.float32)
-        ungated = new & (fold.old == 0)[:, None, None] if self.config.gate_appends else new
-        return jnp.where(ungated, 1.0, tokens["merge"])
+        whole = new & (leaving.held == 0)[:, None, None] if self.config.gate_appends else new
+        return jnp.where(whole, 1.0, chunk["merge"])
 
     def entries(self, sums: Entry, held: Int[Array, " B"], dtype) -> Entry:
         """Keys and values of the first `held` slots; zeros beyond them."""
-        kept = _first(held, sums["k"].shape[1])
-        k, v = (_where(kept, sums[name]) for name in ("k", "v"))
+        kept = means.first(held, sums["k"].shape[1])
+        k, v, radius = (means.keep(kept, sums[name]) for name in ("k", "v", "radius"))
         if self.config.value_norm:
-            v = v * (_where(kept, sums["radius"]) / _length(v))[..., None]
-        return {"k": _warmed(self.norm(k), self.slot_temperature).astype(dtype), "v": v.astype(dtype)}
+            v = v * (radius / means.length(v))[..., None]
+        return {"k": warmed(self.norm(k), self.slot_temperature).astype(dtype), "v": v.astype(dtype)}
 
     def memory_key(self, k: Float[Array, "B C K H"]) -> Float[Array, "B C K H"]:
         """What a slot sums of a key."""
@@ -359,88 +313,6 @@ class KVM(Memory):
         return jnp.where(jnp.arange(x.shape[-1]) < self.config.rotated, 0, x)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["memory", "tokens", "index", "sums", "folds"], meta_fields=[])
-@dataclass(frozen=True)
-class KeyValueMeans:
-    """Slots and window, read in one softmax.
-
-    Attributes:
-        memory: the weights.
-        tokens: entries of the window, each leaf [B, S, ...]; for several new tokens the window before them, then themselves.
-        index: row index of each of `tokens`; negative: empty.
-        sums: the slots before these tokens, or, without `folds`, those they read.
-        folds: what is folded while these tokens are read.
-    """
-
-    memory: KVM
-    tokens: Entry
-    index: Int[Array, " S"]
-    sums: Entry
-    folds: Folds | None
-
-    def read(self, query: Any, projection: "Projection", place: Place, implementation: str):
-        """Output [B, T, N, Hv] and log-sum-exp [B, T, N]."""
-        attend = lambda slots, query, place: slots.read(query, projection, place, implementation)  # noqa: E731
-        window = {"k": _warmed(self.tokens["k"], self.memory.window_temperature), "v": self.tokens["v"]}
-        if place.index.shape[0] == 1:
-            part = self._near(attend, window, self.index, query, place)
-            return self._and_slots(attend, part, self.sums, self._seen(place.positions), query)
-        return self._walk(attend, window, query, place)
-
-    def _walk(self, attend, window: Entry, query: Any, place: Place):
-        """A block of at most a chunk of tokens after another, folding on the way."""
-        chunk, length = self.memory.config.chunk, place.index.shape[0]
-        before, block = self.index.shape[0] - length, min(chunk, length)
-        missing = -length % block
-        pad = lambda a: jnp.pad(a, ((0, 0), (0, missing), *((0, 0),) * (a.ndim - 2)))  # noqa: E731
-        window, index = jax.tree.map(pad, window), jnp.pad(self.index, (0, missing), constant_values=-1)
-
-        @partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names(ATTENTION), prevent_cse=False)
-        def step(sums: Entry, xs):
-            first, query, positions, fold = xs
-            cut = lambda a, axis, start, size: jax.lax.dynamic_slice_in_dim(a, start, size, axis)  # noqa: E731
-            near, near_index = (
-                jax.tree.map(lambda a: cut(a, 1, first, before + block), window),
-                cut(index, 0, first, before + block),
-            )
-            part = self._near(attend, near, near_index, query, Place(cut(index, 0, first + before, block), positions))
-            if fold is None:
-                return sums, part
-            seen = self._seen(positions)
-            later = ~fold.found[:, None] | (first + jnp.arange(block) >= fold.at[:, None])
-            part = self._and_slots(attend, part, sums, jnp.where(later, 0, seen), query)
-            add = lambda sums: self.memory.add(sums, _chunk(self.tokens, fold.at, chunk), fold)  # noqa: E731
-            sums = jax.lax.cond(fold.found.any(), add, lambda sums: sums, sums)
-            return sums, self._and_slots(attend, part, sums, jnp.where(later, seen, 0), query)
-
-        queries = jax.tree.map(lambda a: _blocks(a, chunk, 0), query)
-        positions = _blocks(place.positions, chunk, -1)
-        firsts = jnp.arange(len(positions)) * block
-        parts = jax.lax.scan(step, self.sums, (firsts, queries, positions, self.folds))[1]
-        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1).reshape(a.shape[1], -1, *a.shape[3:])[:, :length], parts)
-
-    def _near(self, attend, window: Entry, index: jax.Array, query: Any, place: Place):
-        """The window: as if a document began with the first chunk of it."""
-        c = self.memory.config
-        begin = jnp.maximum(place.positions // c.chunk - c.window_chunks + 1, 0) * c.chunk
-        return attend(Slots(window, index[None]), query, Place(place.index, place.positions - begin))
-
-    def _seen(self, positions: Int[Array, "B T"]) -> Int[Array, "B T"]:
-        """How many slots are read from each position."""
-        c = self.memory.config
-        return self.memory.held(positions // c.chunk - c.window_chunks + 1, self.sums["k"].shape[1])
-
-    def _and_slots(self, attend, part, sums: Entry, seen: Int[Array, "B T"], query: Any):
-        """`part` and the first `seen` slots. To the mask slot s is token M - s, and the document begins at the last one seen."""
-        count = sums["k"].shape[1]
-
-        def with_slots(part):
-            slots = Slots(self.memory.entries(sums, seen.max(axis=1), self.tokens["k"].dtype), count - jnp.arange(count)[None])
-            return merge(part, attend(slots, query, Place(jnp.full(seen.shape[1:], count), seen - 1)))
-
-        return jax.lax.cond((seen > 0).any(), with_slots, lambda part: part, part) if count else part
-
-
 def _laid_out(state: State, entry: Entry) -> State:
     """The state split over an Explicit mesh as the entries are."""
     like = {"k": entry["k"], "v": entry["v"], "radius": entry["k"][..., 0]}
@@ -450,34 +322,20 @@ def _laid_out(state: State, entry: Entry) -> State:
     }
 
 
-def _blocks(x: Array, chunk: int, fill: int) -> Array:
-    """[B, T, ...] as blocks [n, B, at most chunk, ...], the last one filled up."""
-    block = min(chunk, x.shape[1])
-    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % block), *((0, 0),) * (x.ndim - 2)), constant_values=fill)
-    return jnp.moveaxis(x.reshape(x.shape[0], -1, block, *x.shape[2:]), 1, 0)
+def _written(window: Entry, entry: Entry, place: Place) -> Entry:
+    """The ring with the latest of these tokens."""
+    size = window["k"].shape[1]
+    at = place.index[-size:] % size
+    return {name: ring.at[:, at].set(entry[name][:, -size:].astype(ring.dtype)) for name, ring in window.items()}
 
 
-def _chunk(tokens: Entry, at: Int[Array, " B"], size: int) -> Entry:
-    """`size` tokens of each row from `at` on."""
-    index = at[:, None] + jnp.arange(size)
-    return {name: jnp.take_along_axis(a, index.reshape(*index.shape, *(1,) * (a.ndim - 2)), axis=1) for name, a in tokens.items()}
+def _in_order(window: Entry, entry: Entry, place: Place) -> tuple[Entry, Int[Array, " S"]]:
+    """The ring's tokens from the oldest on, then these; and their row indices."""
+    size = window["k"].shape[1]
+    ordered = {name: jnp.roll(ring, -(place.index[0] % size), axis=1) for name, ring in window.items()}
+    tokens = {name: jnp.concatenate([ring, entry[name].astype(ring.dtype)], axis=1) for name, ring in ordered.items()}
+    return tokens, place.index[0] - size + jnp.arange(tokens["k"].shape[1])
 
 
-def _first(held: Int[Array, " B"], slots: int) -> Bool[Array, "B M"]:
-    return jnp.arange(slots) < held[:, None]
-
-
-def _where(kept: Bool[Array, "B M"], x: Array) -> Array:
-    return jnp.where(kept.reshape(*kept.shape, *(1,) * (x.ndim - 2)), x, 0)
-
-
-def _warmed(k: Float[Array, "B S K H"], temperature) -> Float[Array, "B S K H"]:
-    return k if temperature is None else k * use(temperature, k.dtype)[:, None]
-
-
-def _length(v: Float[Array, "*batch H"]) -> Float[Array, "*batch"]:
-    return jnp.sqrt(jnp.maximum(jnp.sum(v * v, axis=-1), TINY))
-
-
-def _product(equation: str, a: Array, b: Array) -> Array:
-    return jnp.einsum(equation, a, b, precision=jax.lax.Precision.HIGHEST)
+def _both(leaving: Leaving | None, choice: Choice | None) -> tuple[Leaving, Choice] | None:
+    return None if leaving is None or choice is None else (leaving, choice)
