@@ -1,6 +1,7 @@
 """Key-value means against the golden reference, head by head and document by document."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -132,6 +133,35 @@ def test_calls_of_any_length_equal_golden(case, lengths):
         state, out = call(memory, state, query[:, start:stop], cut, now)
         found.append(out)
     np.testing.assert_allclose(np.concatenate(found, axis=1), expected(config, memory, query, entry), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["fixed", "gated appends"])
+def test_gradients_equal_differences_of_golden(case):
+    """The slope along one random direction in queries, entries and weights; the choice of slots does not change within the step."""
+    (config, memory), (query, entry, place) = build(**CASES[case]), rows()
+    names = ("weight", "bias", "slot_temperature", "window_temperature")
+    at = (query, entry, {name: np.asarray(getattr(memory, name)[...]) for name in names})
+    rng = np.random.default_rng(2)
+    along = jax.tree.map(lambda a: rng.standard_normal(a.shape), at)
+    cotangent = rng.standard_normal((*query.shape[:3], VALUE_WIDTH))
+
+    @jax.jit
+    @jax.grad
+    def gradient(at):
+        query, entry, weights = at
+        _, memory = build(**CASES[case])
+        for name, value in weights.items():
+            getattr(memory, name)[...] = value
+        return jnp.sum(cotangent * memory.view(entry, place, None).read(query, Plain(), place, "auto")[0])
+
+    def golden_loss(step):
+        query, entry, weights = jax.tree.map(lambda a, b: np.float64(a) + step * b, at, along)
+        return np.sum(cotangent * expected(config, SimpleNamespace(**weights), query, entry))
+
+    slopes = jax.tree.map(lambda g, b: np.sum(np.float64(g) * b), gradient(at), along)
+    difference = (golden_loss(1e-6) - golden_loss(-1e-6)) / 2e-6
+    np.testing.assert_allclose(sum(jax.tree.leaves(slopes)), difference, rtol=1e-4)
 
 
 @pytest.mark.parametrize("power", [0.25, 0.5, 0.75])
