@@ -1,6 +1,7 @@
 """Bounded slots against lists that forget, token after token in numpy."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -111,7 +112,7 @@ RETENTIONS = {
 }
 
 
-def call(memory, retention, state=None, start=0, length=LENGTH):
+def call(memory, retention, state: Any = None, start=0, length=LENGTH) -> tuple[Any, Any, jax.Array]:
     """One call of a layer with the tokens from `start` on: new state, view, output."""
     at = lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), start, length, axis=1)  # noqa: E731
     index = start + jnp.arange(length, dtype=jnp.int32)

@@ -66,6 +66,9 @@ class BoundedConfig(MemoryConfig):
     def refuses(self, attention: "AttentionConfig") -> str | None:
         if not isinstance(attention.retention, RankingConfig):
             return "keeps what a retention ranks highest, and the 'retention' of this layer ranks nothing"
+        if not hasattr(attention.projection, "kv_heads"):
+            kind = getattr(attention.projection, "kind", "?")
+            return f"keeps other tokens for each key head, of which projection {kind} writes none"
         return None
 
     @override

@@ -129,7 +129,7 @@ def key_heads(model: "ModelConfig", projection: "ProjectionConfig") -> int:
 
 
 def attention_to(
-    entries: Entry, mask: Mask, reader: Reader, of: Float[Array, "B T N"] | None = None
+    entries: Entry, mask: Mask, reader: Reader, of: Float[Array, " T"] | None = None
 ) -> tuple[Float[Array, "B S K"], Float[Array, "B T N"]]:
     """The attention weights that tokens get, summed over queries and over the heads of a group; and the queries' log-sum-exps.
 
@@ -140,4 +140,5 @@ def attention_to(
     zero = jnp.zeros_like(entries["k"][..., 0], jnp.float32)
     attend = lambda bias: reader.projection.attend(query, entries, mask, reader.implementation, key_bias=bias)[1]  # noqa: E731
     lse, weights = jax.vjp(attend, zero)
-    return jax.lax.stop_gradient((weights(jnp.ones_like(lse) * (1.0 if of is None else of))[0], lse))
+    counts = jnp.ones_like(lse) * (1.0 if of is None else of[:, None])
+    return jax.lax.stop_gradient((weights(counts)[0], lse))

@@ -40,7 +40,7 @@ class SnapKV(Ranking):
         window = min(self.window, length)
         looks = (jnp.arange(length) >= length - window).astype(jnp.float32) / window
         mask = Mask(place.index, place.start, row_index(place), aligned=True)
-        weights, _ = attention_to(entry, mask, reader, looks[:, None])
+        weights, _ = attention_to(entry, mask, reader, looks)
         return entry | {"retention": pooled(weights, self.pool)}
 
 
