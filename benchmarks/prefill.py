@@ -57,7 +57,7 @@ def seconds(config: ModelConfig, length: int, repeats: int) -> float:
 
 def main(
     lengths: Annotated[list[int], typer.Option("--length", help="tokens of the prompt")] = [1024, 2048, 4096, 8192, 16384],  # noqa: B006
-    repeats: int = 2,
+    repeats: int = 3,
 ) -> None:
     """Print a line a memory: seconds at every length, and the exponents over all lengths and over the last doubling."""
     typer.echo(f"{'memory':<16}" + "".join(f"{length:>10}" for length in lengths) + f"{'exponent':>10}{'at the end':>12}")

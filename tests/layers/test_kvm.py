@@ -202,6 +202,17 @@ def test_merged_parts_are_one_attention():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
+def test_merge_gate():
+    model = load_model("kvm")
+    attention = model.layers[0].attention
+    gate = attention.retention.build(model, attention.projection, Init(model, jax.random.key(0)))
+    x = np.random.default_rng(0).standard_normal((2, 3, model.width)).astype(np.float32) * 30
+    z = np.float64(x) @ np.float64(gate.w_g[...])
+    found = gate(jnp.asarray(x), {}, Place(np.arange(3, dtype=np.int32), np.zeros((2, 3), np.int32)))["merge"]
+    assert (z < 0).any() and (z > 0).any()
+    np.testing.assert_allclose(found, np.where(z > 0, 1 + z, np.exp(np.minimum(z, 0))), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
