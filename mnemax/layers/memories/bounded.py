@@ -119,7 +119,9 @@ class Bounded(Memory):
     def update(self, state: State, entry: Entry, place: Place, reader: Reader) -> tuple[State, Slots]:
         retention = _ranking(reader)
         if retention.foresees:
-            raise UserError("A retention that sees the future reads whole rows only: there is no decoding with it.")
+            raise UserError(
+                "The retention of a layer (attention.retention) sees the future, which decoding has none of; use another kind."
+            )
         entry = retention.observe(entry, place, reader)
         old = jax.tree.map(laid_out_as, state["entries"], entry)
         index = laid_out_as(state["index"], entry["retention"])
