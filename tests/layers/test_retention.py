@@ -173,3 +173,16 @@ def test_refused(overrides, says):
 def test_a_projection_without_key_heads_is_refused():
     attention: Any = SimpleNamespace(projection=SimpleNamespace(kind="latent"), retention=GateConfig(capacity=4))
     assert "projection latent writes none" in str(BoundedConfig(budget=4).refuses(attention))
+
+
+def test_snapkv_drops_the_decoded_before_the_prompt():
+    """A decoded token stays while it is recent; then it goes, and the prompt's choice stays."""
+    memory, policy = Bounded(BoundedConfig(budget=8, recent=2)), SnapKV(4, 1)
+    state, _, _ = call(memory, policy, empty(memory), 0, 30)
+    chosen = np.asarray(state["index"])
+    for i in range(30, LENGTH):
+        state, _, _ = call(memory, policy, state, i, 1)
+    kept = np.asarray(state["index"])
+    for b, n in np.ndindex(2, KEYS):
+        assert {LENGTH - 2, LENGTH - 1} <= set(kept[b, :, n].tolist())
+        assert set(kept[b, :, n].tolist()) - {LENGTH - 2, LENGTH - 1} <= set(chosen[b, :, n].tolist())
