@@ -103,14 +103,18 @@ def _yarn(yarn: YarnScaling, inverse: np.ndarray, theta: float, width: int) -> t
 
 
 def rotate(
-    x: Float[Array, "B T heads H"], positions: Int[Array, "#B T"], config: RotaryConfig | None
+    x: Float[Array, "B T heads H"], positions: Int[Array, "#B T"] | Int[Array, "B T heads"], config: RotaryConfig | None
 ) -> Float[Array, "B T heads H"]:
-    """Rotates pairs (i, i + width/2) of every head by position times frequency; angles in float32. None: NoPE, unchanged."""
+    """Rotates pairs (i, i + width/2) of every head by position times frequency; angles in float32. None: NoPE, unchanged.
+
+    Heads may have positions of their own.
+    """
     if config is None:
         return x
     inverse, factor = frequencies(config, x.shape[-1])
     half = len(inverse)
-    angle = positions[..., None, None].astype(jnp.float32) * jnp.asarray(inverse, jnp.float32)  # [B, T, 1, half]
+    by_head = positions[..., None] if positions.ndim == 2 else positions  # [B, T, 1 or heads]
+    angle = by_head[..., None].astype(jnp.float32) * jnp.asarray(inverse, jnp.float32)
     cos, sin = jnp.cos(angle) * factor, jnp.sin(angle) * factor
     a, b, rest = x[..., :half].astype(jnp.float32), x[..., half : 2 * half].astype(jnp.float32), x[..., 2 * half :]
     return jnp.concatenate([(a * cos - b * sin).astype(x.dtype), (b * cos + a * sin).astype(x.dtype), rest], axis=-1)

@@ -8,7 +8,7 @@ arXiv 2405.21060). With gated retention's: Sun et al. 2024 (arXiv 2405.05254).
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, override
+from typing import TYPE_CHECKING, Literal, override
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,9 @@ import jax.numpy as jnp
 from mnemax.configs.base import PositiveInt
 from mnemax.kernels import recurrence
 from mnemax.layers.memories import Entry, EntrySpec, Memory, MemoryConfig, Place, State
+
+if TYPE_CHECKING:
+    from mnemax.configs.schema import AttentionConfig
 
 
 class MatrixConfig(MemoryConfig):
@@ -29,6 +32,10 @@ class MatrixConfig(MemoryConfig):
     @override
     def cache_bytes(self, batch: int, capacity: int, entry: EntrySpec) -> int:
         return batch * 4 * state_size(entry)
+
+    @override
+    def refuses(self, attention) -> str | None:
+        return unrotated(attention)
 
     @override
     def read_bytes(self, context: int, entry: EntrySpec) -> float:
@@ -51,6 +58,12 @@ class LinearConfig(MatrixConfig):
     @override
     def build(self, entry: EntrySpec, init) -> "Linear":
         return Linear(self.chunk)
+
+
+def unrotated(attention: "AttentionConfig") -> str | None:
+    """Why a state that sums keys cannot take this projection's: each key must be rotated by then."""
+    late = getattr(attention.projection, "rotated", "written") == "read" and getattr(attention.projection, "rope", None) is not None
+    return "sums keys, which projection.rotated: read would rotate too late" if late else None
 
 
 def state_size(entry: EntrySpec) -> int:

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 from mnemax.configs.base import PositiveInt
 from mnemax.kernels import recurrence
 from mnemax.layers.memories import Entry, EntrySpec, Memory, MemoryConfig, Place, State
+from mnemax.layers.memories.linear import unrotated
 
 
 class TaylorConfig(MemoryConfig):
@@ -34,6 +35,10 @@ class TaylorConfig(MemoryConfig):
     @override
     def cache_bytes(self, batch: int, capacity: int, entry: EntrySpec) -> int:
         return batch * 4 * state_size(entry)
+
+    @override
+    def refuses(self, attention) -> str | None:
+        return unrotated(attention)
 
     @override
     def read_bytes(self, context: int, entry: EntrySpec) -> float:

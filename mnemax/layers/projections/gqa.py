@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from pydantic import model_validator
 
 from mnemax.configs.base import PositiveFloat, PositiveInt
+from mnemax.kernels.mask import Mask
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
 from mnemax.layers.norm import RMSNorm
@@ -33,6 +34,8 @@ class GQAConfig(ProjectionConfig):
     """Of a value; default head_width."""
     rope: RotaryConfig | None = RotaryConfig()
     """null: NoPE."""
+    rotated: Literal["written", "read"] = "written"
+    """When keys are rotated: before they are cached, or each time they are read, so that what merges them merges them unrotated."""
     qk_norm: Literal["none", "head", "joint"] = "none"
     """RMSNorm on queries and keys before the rotation: each head (Qwen3, Gemma-3) or all heads as one vector (OLMo-2)."""
     qkv_bias: bool = False
@@ -64,7 +67,7 @@ class GQAConfig(ProjectionConfig):
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
         if not isinstance(writer, GQAConfig):
             return f"gqa queries cannot read entries of kind '{getattr(writer, 'kind', '?')}'"
-        for field in ("kv_heads", "head_width", "values"):
+        for field in ("kv_heads", "head_width", "values", "rotated"):
             mine, theirs = getattr(self, field), getattr(writer, field)
             if mine != theirs:
                 return f"{field} is {mine} here and {theirs} where it is written"
@@ -107,6 +110,13 @@ class GQA(Projection):
         return self._rotated(_heads(x, self.w_q, self.b_q, "heads"), self.q_norm, place)
 
     @override
+    def attend(self, query: jax.Array, entries: Entry, mask: Mask, implementation: str, **terms):
+        if self.config.rotated == "read":  # by row index: what counts is how far apart two tokens stand
+            query = rotate(query, mask.q_index[None], self.config.rope)
+            entries = entries | {"k": rotate(entries["k"], mask.k_index, self.config.rope)}
+        return super().attend(query, entries, mask, implementation, **terms)
+
+    @override
     def entry(self, x: Float[Array, "B T D"], place: Place) -> Entry:
         k = _heads(x, self.w_k, self.b_k, "kv_heads")
         return {"k": self._rotated(k, self.k_norm, place), "v": _heads(x, self.w_v, self.b_v, "kv_heads")}
@@ -121,7 +131,8 @@ class GQA(Projection):
         return y if self.b_o is None else y + use(self.b_o, y.dtype)
 
     def _rotated(self, heads: jax.Array, norm: RMSNorm | None, place: Place) -> jax.Array:
-        return rotate(heads if norm is None else norm(heads), place.positions, self.config.rope)
+        heads = heads if norm is None else norm(heads)
+        return heads if self.config.rotated == "read" else rotate(heads, place.positions, self.config.rope)
 
 
 def _heads(x, weight, bias, axis: str) -> jax.Array:
