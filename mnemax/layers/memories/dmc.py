@@ -4,9 +4,9 @@ Token t merges with the slot before it (alpha_t = 1) or begins one (alpha_t = 0)
 
     z_t = alpha_t z_{t-1} + omega_t        mean_t = (alpha_t z_{t-1} mean_{t-1} + omega_t k_t) / z_t        the same for v
 
-A query sees its own token's mean so far, and of earlier tokens those whose successor did not merge. The forward pass is always that,
-which is what decoding does. Gradients are those of the soft form, in which alpha is the decision's sigmoid and the mean of token j
-fades by log(1 - alpha_{j+1}) for the queries after it.
+A query sees its own token's mean so far, and of earlier tokens those whose successor did not merge. The forward pass is always
+that, which is what decoding does. Gradients are those of the soft form, in which alpha is the decision's sigmoid and the mean of token
+j fades by log(1 - alpha_{j+1}) for the queries after it.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ GONE = -1e4  # the logit of a mean that is certainly merged away
 
 
 class DMCConfig(MemoryConfig):
-    """Runs of tokens merged into weighted means, as each key head decides; after t tokens at most `1 + slack + t // least` slots."""
+    """Runs of tokens merged into weighted means, as each key head decides; at most `1 + slack + t // least` slots."""
 
     kind: Literal["dmc"] = "dmc"
     takes: ClassVar[frozenset[str]] = frozenset({"decision", "importance"})
