@@ -140,6 +140,8 @@ class ModelConfig(Config):
             names = dict(published)
             for i, layer in enumerate(stage.layers):
                 where, attention = f"stages[{s}].layers[{i}].attention", layer.attention
+                if attention.read is None and (reason := attention.memory.refuses_length(self.max_length)):
+                    raise ValueError(f"{where}.memory: {reason}")
                 if (name := attention.write) is not None:
                     if name in names:
                         raise ValueError(f"{where}.write: the name '{name}' is written twice")
@@ -201,7 +203,7 @@ class TrainingConfig(Config):
     z_loss: NonNegativeFloat = 0.0
     """Weight of log(Z)^2, which keeps the logits' normaliser near 1."""
     loss_chunk: PositiveInt = 512
-    """Positions a row whose logits exist at one time."""
+    """Positions a row whose logits exist at one time; of those in which nothing is asked, none are made."""
     remat: Literal["none", "dots", "full"] = "dots"
     """What the backward pass computes again, beside attention's probabilities: nothing; all but products and attention; or all."""
     attention: Literal["auto", "reference", "xla"] = "auto"
@@ -264,6 +266,8 @@ class RunConfig(Config):
     """Also that of its folder, runs/NAME."""
     steps: PositiveInt
     seed: int = 0
+    start_from: str | None = None
+    """The folder of a run or an import with whose weights this run begins; those of memories and retentions may be lacking."""
     model: ModelConfig
     data: DataConfig
     objective: Objective = Field(default_factory=lambda: registry.default("objective", "next_token"))
