@@ -22,9 +22,14 @@ ATTENTION = ("projection", "memory", "retention", "feedforward")
 
 
 def choices() -> str:
-    """A row a kind of what a block is made of."""
-    rows = [(choice, f"`{kind}`", kinds.summary(cls)) for choice in ATTENTION for kind, cls in registry.kinds(choice).items()]
-    return reference.table(("choice", "kind", "what it is"), rows)
+    """A row a choice, its kinds with their pages."""
+
+    def linked(kind: str) -> str:
+        page = f"docs/architectures/{kind}.md"
+        return f"[`{kind}`]({page})" if (ROOT / page).is_file() else f"`{kind}`"
+
+    rows = [(choice, ", ".join(map(linked, registry.kinds(choice)))) for choice in ATTENTION]
+    return reference.table(("choice", "kinds"), rows)
 
 
 BLOCKS = {
