@@ -72,3 +72,27 @@ def test_gradients_do_not_depend_on_the_chunk(delta):
 
 def f32(*arrays):
     return [None if a is None else jnp.asarray(a, jnp.float32) for a in arrays]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", [1, 64])
+@pytest.mark.parametrize("delta", [False, True])
+def test_the_state_does_not_drift(delta, chunk):
+    """After 16,384 tokens in bfloat16 the state is still that of float64, fed the same rounded tokens; what is read is rounded once."""
+    T, rng = 16384, np.random.default_rng(0)
+    unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)  # noqa: E731
+    rounded = lambda x: np.asarray(jnp.asarray(x, jnp.bfloat16).astype(jnp.float32), np.float64)  # noqa: E731
+    q, k = rounded(unit(rng.standard_normal((2, 1, T, 1, 32))))
+    v, decay = rounded(rng.standard_normal((1, T, 1, 32))), -rng.exponential(0.01, (1, T, 1))
+    beta = rng.uniform(0, 1, (1, T, 1)) if delta else None
+    state, start = np.zeros((1, 1, 32, 32)), np.zeros((1, T), np.int32)
+    expected, last = token_by_token(q, k, v, decay, beta, state, start - 1)
+    low = [jnp.asarray(x, jnp.bfloat16) for x in (q, k, v)]
+    new, written = recurrence.write(*low[1:], *f32(decay, beta, state), jnp.arange(T), jnp.asarray(start - 1), chunk)
+    np.testing.assert_allclose(new, last, atol=2e-6 * np.abs(last).max())
+    error = np.abs(np.asarray(recurrence.read(low[0], written).astype(jnp.float32)) - expected)
+    assert (
+        error[:, -1024:].mean()
+        < 1.1 * error[:, :1024].mean() * np.abs(expected[:, -1024:]).mean() / np.abs(expected[:, :1024]).mean()
+    )
+    assert error.mean() < 5e-3 * np.abs(expected).mean()
