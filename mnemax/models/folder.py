@@ -34,13 +34,22 @@ def open_model(folder: Path, overrides: list[str] | None = None, step: int | Non
     from mnemax.data.tokenizers import load_tokenizer
     from mnemax.training.checkpoint import load_params
 
-    if not (folder / "model.yaml").is_file():
-        raise UserError(f"{folder} is not a run's folder: it has no model.yaml (a run's folder is what `mnemax train` writes).")
-    config = load.load_model(str(folder / "model.yaml"), overrides or ())
+    config = read_config(folder, overrides)
     params, step = load_params(folder, config, step)
     has_tokenizer = (folder / "tokenizer" / "tokenizer.json").is_file()
     tokenizer = load_tokenizer(HFTokenizer(path=str(folder / "tokenizer"))) if has_tokenizer else None
     return Model(config, params, tokenizer, step)
+
+
+def read_config(folder: Path, overrides: list[str] | None = None) -> "ModelConfig":
+    """The model of a run or of an import, without its parameters.
+
+    Raises:
+        UserError: the folder holds no model.
+    """
+    if not (folder / "model.yaml").is_file():
+        raise UserError(f"{folder} is not a run's folder: it has no model.yaml (a run's folder is what `mnemax train` writes).")
+    return load.load_model(str(folder / "model.yaml"), overrides or ())
 
 
 def save_model(folder: Path, config: "ModelConfig", params: "Params", step: int = 0) -> None:

@@ -74,6 +74,27 @@ def init_params(config: "ModelConfig", key: jax.Array) -> Params:
     return build(key)
 
 
+def of_memory(name: str) -> bool:
+    """Whether a parameter belongs to a memory or to a retention: the rest of the model is whole without it."""
+    return ".attention.memory." in name or ".attention.retention." in name
+
+
+def different(there: dict[str, Weight], here: dict[str, Weight], source: str, *, fresh: bool = True) -> str | None:
+    """The first difference between two models' weights, as words; None where one's values can stand in the other.
+
+    Weights of memories and retentions may be left over, and, where `fresh`, may be lacking: they stay as they were initialised.
+    """
+    for name, weight in here.items():
+        if name not in there and not (fresh and of_memory(name)):
+            return f"{source} lacks the weight '{name}', whose shape is {weight.shape} here"
+        if name in there and there[name].shape != weight.shape:
+            return f"the weight '{name}' has shape {there[name].shape} in {source} and {weight.shape} here"
+    for name, weight in there.items():
+        if name not in here and not of_memory(name):
+            return f"{source} has the weight '{name}' of shape {weight.shape}, for which there is no place here"
+    return None
+
+
 def unstack(params: Params, described: dict[str, Weight]) -> dict[str, Any]:
     """Stacked weights as tuples of one array a repeat. Decoding reads every weight once a token: a slice would be a copy."""
     return {n: tuple(p[i] for i in range(p.shape[0])) if described[n].stacked else p for n, p in params.items()}

@@ -1,5 +1,6 @@
 """AdamW and Muon from optax, on the flat parameter dictionary, with decay on matrices only and learning rates by group."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
@@ -37,33 +38,43 @@ def make_schedule(config: "ScheduleConfig", peak: float, steps: int) -> optax.Sc
     return optax.join_schedules([optax.linear_schedule(0.0, peak, max(warmup, 1)), shape], [warmup])
 
 
-def make_optimizer(config: "OptimizerConfig", steps: int, weights: dict[str, Weight]) -> optax.GradientTransformation:
+def make_optimizer(
+    config: "OptimizerConfig", steps: int, weights: dict[str, Weight], trains: Callable[[str], bool] = lambda name: True
+) -> optax.GradientTransformation:
     """The gradient transformation of a run; clipping is the step's, which needs the norm anyway.
 
     Muon orthogonalises the hidden matrices (heads flattened against the model width, each layer on its own) at `muon_lr`; all
-    the rest is AdamW's.
+    the rest is AdamW's. What the objective does not train stays as it is, undecayed and without moments.
     """
     groups = {name: group(name, weight) for name, weight in weights.items()}
     schedule = make_schedule(config.schedule, config.peak_lr, steps)
     decay = {name: weight.contract > 0 for name, weight in weights.items()}
     method = optax.adamw(schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decay)
+    by_method = {name: _method(config, trains(name), group) for name, group in groups.items()}
+    methods: dict[str, optax.GradientTransformation] = {"adamw": method, "frozen": optax.set_to_zero()}
     if config.kind == "muon":
-        muon = optax.contrib.muon(
+        methods["muon"] = optax.contrib.muon(
             make_schedule(config.schedule, config.muon_lr, steps),
             weight_decay=config.weight_decay,
             eps=config.eps,
             muon_weight_dimension_numbers={
-                name: _matrix_axes(weight) if groups[name] == "hidden" else optax.MaskedNode() for name, weight in weights.items()
+                name: _matrix_axes(weight) if by_method[name] == "muon" else optax.MaskedNode() for name, weight in weights.items()
             },
         )
-        by_method = {name: "muon" if group == "hidden" else "adamw" for name, group in groups.items()}
-        method = optax.partition({"muon": muon, "adamw": method}, by_method)
+    if set(by_method.values()) != {"adamw"}:
+        method = optax.partition(methods, by_method)
     rates = {"embedding": config.embedding_lr, "hidden": config.hidden_lr, "readout": config.readout_lr, "vector": 1.0}
     if all(rate == 1.0 for rate in rates.values()):
         return method
     by_name = {name: rates[group] for name, group in groups.items()}
     scaled = optax.stateless(lambda updates, params: jax.tree.map(lambda rate, u: rate * u, by_name, updates))
     return optax.chain(method, scaled)
+
+
+def _method(config: "OptimizerConfig", trained: bool, group: Group) -> str:
+    if not trained:
+        return "frozen"
+    return "muon" if config.kind == "muon" and group == "hidden" else "adamw"
 
 
 def _matrix_axes(weight: Weight) -> optax.contrib.MuonDimensionNumbers:

@@ -52,8 +52,12 @@ class TrainState:
 def init_state(run: "RunConfig") -> TrainState:
     """The state before the first step, laid out on the current mesh."""
     params = init_params(run.model, jax.random.key(run.seed))
-    optimizer = jax.jit(make_optimizer(run.optimizer, run.steps, weights(run.model)).init)(params)
+    optimizer = jax.jit(_optimizer(run).init)(params)
     return TrainState(jnp.int32(0), params, optimizer, Guard(jnp.float32(0), jnp.int32(0), jnp.int32(0)))
+
+
+def _optimizer(run: "RunConfig") -> optax.GradientTransformation:
+    return make_optimizer(run.optimizer, run.steps, weights(run.model), run.objective.trains)
 
 
 def make_train_step(run: "RunConfig"):
@@ -62,7 +66,7 @@ def make_train_step(run: "RunConfig"):
     The batch's leaves are [accumulate, rows, T]; metrics are float32 scalars: the objective's sums, and `grad_norm`, `lr`,
     `skipped`, `in_a_row`.
     """
-    method = make_optimizer(run.optimizer, run.steps, weights(run.model))
+    method = _optimizer(run)
     schedule = make_schedule(run.optimizer.schedule, run.optimizer.peak_lr, run.steps)
 
     @partial(jax.jit, donate_argnums=0)

@@ -4,7 +4,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from mnemax.launch.sampling import prompt_ids
 from mnemax.training.checkpoint import Checkpoints, save_environment
 from mnemax.training.metrics import Metrics, Record, bits_per_byte
 from mnemax.training.progress import TrainProgress
+from mnemax.training.start import check_start, start
 from mnemax.training.step import TrainState, init_state, make_eval_step, make_train_step
 
 console = Console()
@@ -55,6 +56,8 @@ class Trainer:
         self.run, self.folder = run, folder
         if resume:
             check_resumable(run, folder)
+        else:
+            check_start(run)
         self.tokenizer = load_tokenizer(run.data.tokenizer)
         check_vocabulary(self.tokenizer, run.model.vocab_size)
         check_prompt(run, self.tokenizer)
@@ -84,6 +87,8 @@ class Trainer:
                     console.print(f"[yellow]{self.folder}: {sentence}; trying the one before.")
                 done = int(state.step)
                 console.print(f"Resuming at step {done}." if done < self.run.steps else f"All {self.run.steps} steps are done.")
+            if int(state.step) == 0:
+                state = replace(state, params=start(self.run, state.params))
             try:
                 state = self._loop(state, checkpoints, stop)
                 checkpoints.wait()
@@ -250,6 +255,7 @@ def _kept(run: RunConfig) -> dict[str, Any]:
     data = run.data
     return {
         "seed": run.seed,
+        "objective.kind": getattr(run.objective, "kind", ""),
         "optimizer.kind": run.optimizer.kind,
         "data.packing": data.packing,
         "data.sequence_length": data.sequence_length,

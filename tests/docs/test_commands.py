@@ -12,7 +12,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [
     "README.md",
-    *(f"docs/{name}.md" for name in ("training", "decoding", "adding-an-architecture", "evaluation", "ablations")),
+    *(
+        f"docs/{name}.md"
+        for name in ("training", "decoding", "adding-an-architecture", "evaluation", "ablations", "architectures/gate")
+    ),
 ]
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

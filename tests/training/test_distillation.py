@@ -35,7 +35,8 @@ def test_divergence(chunk, softcap):
 
 
 @pytest.mark.slow
-def test_only_retentions_move_and_the_model_learns_to_forget():
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_only_retentions_move_and_the_model_learns_to_forget(kind):
     model = load_model("bounded_gate", ["dtype=float32", "stages[0].repeat=1"])
     run = RunConfig(
         name="distil",
@@ -43,7 +44,7 @@ def test_only_retentions_move_and_the_model_learns_to_forget():
         model=model,
         data={"sequence_length": 24, "batch_size": 2},
         objective=DistillationConfig(),
-        optimizer=OptimizerConfig(peak_lr=1e-2, schedule=ScheduleConfig(warmup=0), weight_decay=0.0),
+        optimizer=OptimizerConfig(kind=kind, peak_lr=1e-2, schedule=ScheduleConfig(warmup=0), weight_decay=0.1, hidden_lr=0.9),
         training=TrainingConfig(spike=None),
     )
     tokens = np.random.default_rng(0).integers(0, model.vocab_size, (1, 2, 25), np.int32)

@@ -21,3 +21,7 @@ class ObjectiveConfig(Config):
     def __call__(self, model: "Decoder", batch: Batch, training: "TrainingConfig") -> Sums:
         """Sums over the batch: what is minimised is `loss / tokens`."""
         raise NotImplementedError
+
+    def trains(self, name: str) -> bool:
+        """Whether the weight of this name is trained; the others get no gradient and do not decay."""
+        return True

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DistillationConfig(ObjectiveConfig):
-    """KL(teacher || student) + cross-entropy + what the retentions add. Only the weights of retentions get gradients."""
+    """KL(teacher || student) + cross-entropy + what the retentions add. Only the weights of retentions are trained."""
 
     kind: Literal["distillation"] = "distillation"
     divergence: NonNegativeFloat = 1.0
@@ -33,9 +33,13 @@ class DistillationConfig(ObjectiveConfig):
     """Weight of the next token's cross-entropy."""
 
     @override
+    def trains(self, name: str) -> bool:
+        return ".retention." in name
+
+    @override
     def __call__(self, model: "Decoder", batch: Batch, training: "TrainingConfig") -> Sums:
         params = {".".join(map(str, path)): value[...] for path, value in nnx.to_flat_state(nnx.state(model, nnx.Param))}
-        frozen = {name: value if ".retention." in name else jax.lax.stop_gradient(value) for name, value in params.items()}
+        frozen = {name: value if self.trains(name) else jax.lax.stop_gradient(value) for name, value in params.items()}
         whole = without_retentions(model.config)
         teacher = bind(whole, jax.lax.stop_gradient({name: params[name] for name in weights(whole)}))
         student = bind(model.config, frozen)
