@@ -123,16 +123,27 @@ def _override(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
             continue
         if parent and last == "kind":
             key, value = parent, {"kind": value}
-        try:
-            existing = OmegaConf.select(config, key)
-            value = merge(OmegaConf.to_container(existing) if OmegaConf.is_config(existing) else existing, value)
-            OmegaConf.update(config, key, value, merge=False, force_add=True)
-        except (OmegaConfBaseException, IndexError, ValueError, TypeError) as error:
-            raise UserError(f"override {key}: there is no such place in the configuration.") from error
+        for place in _places(config, key):
+            try:
+                existing = OmegaConf.select(config, place)
+                merged = merge(OmegaConf.to_container(existing) if OmegaConf.is_config(existing) else existing, value)
+                OmegaConf.update(config, place, merged, merge=False, force_add=True)
+            except (OmegaConfBaseException, IndexError, ValueError, TypeError) as error:
+                raise UserError(f"override {key}: there is no such place in the configuration.") from error
     try:
         return _lists(OmegaConf.to_container(config, resolve=True))
     except (OmegaConfBaseException, ArithmeticError, TypeError) as error:
         raise UserError(f"A value that refers to another cannot be resolved: {' '.join(str(error).split())}.") from error
+
+
+def _places(config: Any, key: str) -> list[str]:
+    """Where a field is set. Of `layer`, in a model that was saved and has its defaults spread already: in every layer."""
+    root = "model." if key.startswith("model.") else ""
+    model, field = config.get("model") if root else config, key.removeprefix(f"{root}layer.")
+    if field == key or not OmegaConf.is_dict(model) or "layer" not in model or model["layer"] is not None:
+        return [key]
+    counts = [len(stage.get("layers", [{}])) for stage in model["stages"]]
+    return [f"{root}stages[{s}].layers[{i}].{field}" for s, count in enumerate(counts) for i in range(count)]
 
 
 def parse_override(override: str) -> tuple[str, Any]:

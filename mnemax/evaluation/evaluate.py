@@ -1,6 +1,8 @@
 """Measures a model in a folder and keeps the results beside it, in evaluation.json."""
 
+import hashlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,41 +20,86 @@ from mnemax.errors import UserError
 from mnemax.evaluation import accounting
 from mnemax.evaluation.measures import MeasureConfig, Result, Subject
 from mnemax.files import writing
-from mnemax.models.folder import Model, open_model
-from mnemax.models.params import bind
+from mnemax.models.folder import Model, open_model, read_config
+from mnemax.models.params import bind, different, weights
 
 FILE = "evaluation.json"
+OF_MEMORY = re.compile(r"(model\.)?(layer|stages(\[\d+\]|\.\d+)\.layers(\[\d+\]|\.\d+))\.attention\.(memory|retention)(\.|$)")
 
 
-def evaluate(folder: Path, names: Sequence[str], batch: int, step: int | None = None, *, fresh: bool = False) -> Result:
+def evaluate(
+    folder: Path,
+    names: Sequence[str],
+    batch: int,
+    step: int | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    fresh: bool = False,
+) -> Result:
     """Measures a run or an import by shipped measures' names or files; default: what it was trained on.
 
     The results are written after each measure; one that is there already, of the same checkpoint and settings, is not done again
     unless `fresh`.
 
+    Args:
+        overrides: fields of memories and retentions, under which the same weights are measured; the results have their own file.
+
     Raises:
-        UserError: a name is unknown, the model does not fit a measure, or the folder cannot be written.
+        UserError: a name is unknown, the model does not fit a measure, an override changes weights, or nothing can be written.
     """
+    overrides = list(overrides)
+    check_overrides(folder, overrides)
+    file = folder / results_file(overrides)
     run = load.load_run(str(folder)) if load.is_run(folder) else None
     measures = {name: read_measure(name) for name in names} or default_measures(run)
-    model = open_model(folder, step=step)
-    known = _known(folder / FILE, model.step) if not fresh else {}
-    results = {"step": model.step, "model": costs(model, run), "tasks": known}
+    model = open_model(folder, overrides, step)
+    known = _known(file, model.step) if not fresh else {}
+    results = {"step": model.step, "overrides": overrides, "model": costs(model, run), "tasks": known}
     subject = Subject(model, None if run is None else run.data, batch)
     console = Console(highlight=False)
     for name, measure in measures.items():
         settings = measure.model_dump(mode="json")
         if results["tasks"].get(name, {}).get("settings") == settings:
-            console.print(f"{name}: {said(results['tasks'][name])} (from {folder / FILE})", soft_wrap=True)
+            console.print(f"{name}: {said(results['tasks'][name])} (from {file})", soft_wrap=True)
             continue
         result = _measured(name, measure, subject, console)
         results["tasks"][name] = result | {"settings": settings}
-        with writing(folder / FILE):
-            temporary = folder / f"{FILE}.tmp"
+        with writing(file):
+            temporary = file.with_name(f"{file.name}.tmp")
             temporary.write_text(json.dumps(results, indent=1) + "\n")
-            temporary.replace(folder / FILE)
+            temporary.replace(file)
         console.print(f"{name}: {said(result)}", soft_wrap=True)
     return results
+
+
+def check_overrides(folder: Path, overrides: list[str]) -> None:
+    """Refuses what is no field of a memory or a retention, and what the run's weights do not fit.
+
+    Raises:
+        UserError: naming the field or the weight.
+    """
+    for override in overrides:
+        field, _ = load.parse_override(override)
+        if not OF_MEMORY.match(field):
+            raise UserError(
+                f"override {field}: a run is measured under other fields of its memories and retentions alone "
+                "(layer.attention.memory, layer.attention.retention)."
+            )
+    if not overrides:
+        return
+    trained, measured = weights(read_config(folder)), weights(read_config(folder, overrides))
+    if difference := different(trained, measured, str(folder), fresh=False):
+        raise UserError(f"The overrides change the model's weights: {difference}.")
+
+
+def results_file(overrides: list[str]) -> str:
+    """The file's name: the overrides without the places that go without saying, and a digest where a name cannot hold them."""
+    if not overrides:
+        return FILE
+    said = ",".join(override.removeprefix("model.").removeprefix("layer.attention.") for override in overrides)
+    plain = re.sub(r"[^\w.=,\[\]+-]+", "_", said)[:120]
+    digest = "" if plain == said else f"-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+    return f"{Path(FILE).stem}-{plain}{digest}.json"
 
 
 def _measured(name: str, measure: MeasureConfig, subject: Subject, console: Console) -> Result:

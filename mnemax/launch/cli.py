@@ -111,6 +111,10 @@ def describe(
 @app.command(name="eval")
 def eval_(
     folder: RunFolder,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FIELD=VALUE", help="Another memory or retention for the same weights.", show_default=False),
+    ] = None,
     tasks: Annotated[
         list[str] | None,
         typer.Option(help="Shipped measures' names, kinds or files, separated by commas; default: what it was trained on."),
@@ -119,11 +123,12 @@ def eval_(
     step: Annotated[int | None, typer.Option(help="A checkpoint's step; default: the newest.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what is measured already.")] = False,
 ) -> None:
-    """Measure a run or an import; the results are kept beside it, in evaluation.json."""
+    """Measure a run or an import; the results are kept beside it, in evaluation.json (under overrides: in a file of their own)."""
     from mnemax.evaluation.evaluate import evaluate
 
     _cache_compilations()
-    evaluate(folder, [name for names in tasks or [] for name in names.split(",")], batch, step, fresh=fresh)
+    measures = [name for names in tasks or [] for name in names.split(",")]
+    evaluate(folder, measures, batch, step, overrides=overrides or [], fresh=fresh)
 
 
 @app.command()
