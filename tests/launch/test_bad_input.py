@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from mnemax import registry
+from mnemax.configs.load import load_model
 from mnemax.errors import UserError
 from tests.launch.conftest import Result
 
@@ -54,6 +55,18 @@ CONFIGURATION = {
     "odd rotation": (f"{LAYER}.projection.head_width=15", "head_width (15) is odd"),
     "a window of 0": (f"{LAYER}.memory={{kind: window, size: 0}}", f"{FIRST}.memory.size: input should be greater", "got 0"),
     "a window of no size": (f"{LAYER}.memory.kind=window", f"{FIRST}.memory.size: this field is required"),
+    "a budget of 0": (f"{LAYER}.memory={{kind: bounded, budget: 0}}", f"{FIRST}.memory.budget: input should be greater", "got 0"),
+    "a budget without a choice": (
+        f"{LAYER}={{memory: {{kind: bounded, budget: 4, sinks: 2, recent: 2}}, retention: {{kind: h2o}}}}",
+        f"{FIRST}.memory: budget (4) is below sinks + recent + 1 (5)",
+    ),
+    "a budget for nobody": (f"{LAYER}.memory={{kind: bounded, budget: 8}}", f"{FIRST}: memory bounded needs the gate 'retention'"),
+    "a capacity of 0": (f"{LAYER}.retention={{kind: gate, capacity: 0}}", f"{FIRST}.retention.capacity: input should be", "got 0"),
+    "a chunk longer than a row": (f"{LAYER}.memory={{kind: linear, chunk: 65}}", "chunk (65) exceeds model.max_length (64)"),
+    "eviction from a recurrence": (
+        f"{LAYER}={{memory: {{kind: linear}}, retention: {{kind: h2o}}}}",
+        f"{FIRST}: retention h2o makes the gate 'retention', for which memory linear has no use",
+    ),
     "unknown memory": (f"{LAYER}.memory.kind=windwo", f"{FIRST}.memory: no kind 'windwo'; did you mean 'window'? allowed: "),
     "unknown source": ("data.sources[0].kind=jsnl", "data.sources[0]: no kind 'jsnl'; did you mean 'jsonl'?"),
     "no kind": ("data.sources=[{path: x}]", "data.sources[0]: needs a 'kind'"),
@@ -79,6 +92,7 @@ CONFIGURATION = {
     "tokenizer missing": ("data.tokenizer={kind: hf, path: tok}", "data.tokenizer.path: tok is neither a tokenizer.json"),
     "tokenizer damaged": ("data.tokenizer={kind: hf, path: text.txt}", "data.tokenizer: text.txt", "cannot be read"),
     "long sample prompt": (f"evaluation.sample_prompt={'x' * 70}", "evaluation.sample_prompt has 71 tokens", "max_length (64)"),
+    "nobody to start from": ("start_from=nowhere", "nowhere is not a run's folder: it has no model.yaml"),
     "nothing held out": ("data.validation_fraction=0", "There is no held-out text", "data.validation_fraction"),
     "all held out": ("data.validation_fraction=1", "data.sources[0] (text.txt) has 0 tokens to train on"),
 }  # fmt: skip
@@ -110,6 +124,18 @@ def test_files(name, mnemax, folder):
     content, *parts = FILES[name]
     (folder / "config.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
     refused(mnemax("train", "config.yaml"), *parts)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"), [("kvm", "kvm"), ("mamba2", "linear"), ("gated_deltanet", "delta"), ("based", "taylor")]
+)
+def test_chunks_that_no_row_fills(model, kind, mnemax):
+    assert load_model(model).layers[0].attention.memory.kind == kind
+    chunk = load_model(model).layers[0].attention.memory.chunk
+    assert mnemax("describe", model, f"max_length={chunk}").code == 0
+    refused(
+        mnemax("describe", model, f"max_length={chunk - 1}"), f".memory: chunk ({chunk}) exceeds model.max_length ({chunk - 1})"
+    )
 
 
 @pytest.mark.parametrize("command", ["train", "describe"])

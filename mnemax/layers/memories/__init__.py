@@ -134,6 +134,10 @@ class MemoryConfig(Config):
         """Why this memory cannot stand in this attention; None where it can."""
         return None
 
+    def refuses_length(self, longest: int) -> str | None:
+        """Why this memory cannot stand in a model of at most `longest` tokens (`max_length`); None where it can."""
+        return None
+
 
 class Memory(nnx.Module):
     """Keeps entries. State goes in and comes out as a pytree; a memory holds weights at most."""
@@ -156,6 +160,11 @@ class Memory(nnx.Module):
 def entry_bytes(entry: EntrySpec) -> int:
     """Bytes of one token's entry."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in entry.values())
+
+
+def exceeding(chunk: int, longest: int) -> str | None:
+    """Why chunks of this length cannot be: no row fills one."""
+    return f"chunk ({chunk}) exceeds model.max_length ({longest})" if chunk > longest else None
 
 
 def empty_slots(batch: int, slots: int, entry: EntrySpec) -> Entry:

@@ -31,6 +31,7 @@ from mnemax.layers.memories import (
     State,
     empty_slots,
     entry_bytes,
+    exceeding,
     laid_out_as,
 )
 from mnemax.sharding import use
@@ -123,6 +124,10 @@ class KVMConfig(MemoryConfig):
         if self.gate_appends and (attention.retention is None or "merge" not in attention.retention.gates):
             return "has gate_appends, which needs the gate 'merge' (retention: {kind: merge_gate})"
         return None
+
+    @override
+    def refuses_length(self, longest: int) -> str | None:
+        return exceeding(self.chunk, longest)
 
     @override
     def build(self, entry: EntrySpec, init: "Init") -> "KVM":

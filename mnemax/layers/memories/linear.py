@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from mnemax.configs.base import PositiveInt
 from mnemax.kernels import recurrence
-from mnemax.layers.memories import Entry, EntrySpec, Memory, MemoryConfig, Place, State
+from mnemax.layers.memories import Entry, EntrySpec, Memory, MemoryConfig, Place, State, exceeding
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import AttentionConfig
@@ -36,6 +36,10 @@ class MatrixConfig(MemoryConfig):
     @override
     def refuses(self, attention) -> str | None:
         return unrotated(attention)
+
+    @override
+    def refuses_length(self, longest: int) -> str | None:
+        return exceeding(self.chunk, longest)
 
     @override
     def read_bytes(self, context: int, entry: EntrySpec) -> float:

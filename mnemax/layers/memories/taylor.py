@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from mnemax.configs.base import PositiveInt
 from mnemax.kernels import recurrence
-from mnemax.layers.memories import Entry, EntrySpec, Memory, MemoryConfig, Place, State
+from mnemax.layers.memories import Entry, EntrySpec, Memory, MemoryConfig, Place, State, exceeding
 from mnemax.layers.memories.linear import unrotated
 
 
@@ -39,6 +39,10 @@ class TaylorConfig(MemoryConfig):
     @override
     def refuses(self, attention) -> str | None:
         return unrotated(attention)
+
+    @override
+    def refuses_length(self, longest: int) -> str | None:
+        return exceeding(self.chunk, longest)
 
     @override
     def read_bytes(self, context: int, entry: EntrySpec) -> float:
