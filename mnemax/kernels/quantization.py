@@ -23,7 +23,7 @@ LARGEST = 448.0  # of e4m3
 
 
 def parameters(low: Float[Array, "*n"], high: Float[Array, "*n"], form: Format, clip: float) -> Parameters:
-    """Scale and zero point of groups whose numbers lie in [low, high]; `clip` shortens that range about its middle (fp8: about 0)."""
+    """Scale and zero point of groups with numbers in [low, high]; `clip` shortens that range about its middle (fp8: about 0)."""
     dtype = low.dtype
     upwards = 1 + float(jnp.finfo(dtype).eps) / 2
     low, high = jax.lax.stop_gradient((low.astype(jnp.float32), high.astype(jnp.float32)))

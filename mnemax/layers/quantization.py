@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Codec:
     """How the leaves [B, S, K, W] of entries are coded; gates stay as they are.
 
-    A coded leaf is a leaf of bytes under the same name, with `name.scale` and, for integers, `name.zero` beside it (none for keys per
-    channel, which share theirs with their group).
+    A coded leaf is a leaf of bytes under the same name, with `name.scale` and, for integers, `name.zero` beside it; keys per
+    channel are without, since they share theirs with their group.
     """
 
     config: "QuantizedConfig"
@@ -184,8 +184,8 @@ class RankingOfCodes(Ranking):
 
     @override
     def bias(self, entries: Entry) -> Float[Array, "B S K"] | None:
-        return self.ranking.bias(entries)
+        return self.ranking.bias(self.codec.decode(entries))
 
     @override
     def slope(self, entries: Entry) -> Float[Array, "B S K"] | None:
-        return self.ranking.slope(entries)
+        return self.ranking.slope(self.codec.decode(entries))

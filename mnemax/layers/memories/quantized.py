@@ -53,7 +53,7 @@ class QuantizedConfig(MemoryConfig):
     values: Form = "int4"
     """Format of values; none: as they are."""
     key_layout: Literal["per_channel", "per_token"] = "per_channel"
-    """Keys share a scale along `group` tokens of the document, each channel apart (KIVI), or along `group` channels, each token apart, as
+    """Keys share a scale along `group` tokens of the document, a channel apart (KIVI), or along `group` channels, a token apart, as
     values always do."""
     group: PositiveInt = 32
     """Numbers that share a scale. Of channels: at most a head's width."""
@@ -107,11 +107,11 @@ class QuantizedConfig(MemoryConfig):
         return Quantized(self, entry, init)
 
     def _check_width(self, name: str, width: int) -> None:
-        form, size = self.keys if name == "k" else self.values, min(self.group, width)
-        if form != "none" and (width % size or width * BITS[form] % 8):
-            raise UserError(
-                f"memory.group ({self.group}) does not divide the width of '{name}' ({width}), or its {form} codes fill no whole bytes."
-            )
+        form = self.keys if name == "k" else self.values
+        if form != "none" and width * BITS[form] % 8:
+            raise UserError(f"memory quantized: {form} codes of '{name}', whose width is {width}, fill no whole bytes.")
+        if form != "none" and not (name == "k" and self._per_channel) and width % min(self.group, width):
+            raise UserError(f"memory.group ({self.group}) does not divide the width of '{name}' ({width}).")
         if self.rotation == "hadamard" and width & (width - 1):
             raise UserError(f"memory.rotation: hadamard needs a width that is a power of 2, and that of '{name}' is {width}.")
 
