@@ -11,6 +11,7 @@ from pydantic import model_validator
 
 from mnemax.configs.base import PositiveFloat, PositiveInt
 from mnemax.kernels.mask import Mask
+from mnemax.layers.convolution import ShortConvolution
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
 from mnemax.layers.norm import RMSNorm
@@ -36,6 +37,8 @@ class GQAConfig(ProjectionConfig):
     """null: NoPE."""
     rotated: Literal["written", "read"] = "written"
     """When keys are rotated: before they are cached, or each time they are read, so that what merges them merges them unrotated."""
+    taps: PositiveInt | None = None
+    """Tokens that short convolutions mix, the present one counted, of queries, keys and values each; null: none."""
     qk_norm: Literal["none", "head", "joint"] = "none"
     """RMSNorm on queries and keys before the rotation: each head (Qwen3, Gemma-3) or all heads as one vector (OLMo-2)."""
     qkv_bias: bool = False
@@ -62,6 +65,14 @@ class GQAConfig(ProjectionConfig):
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
         return {"k": leaf((self.kv_heads, self.head_width), model), "v": leaf((self.kv_heads, self.values), model)}
+
+    @override
+    def tail(self, model: "ModelConfig", *, reads: bool) -> EntrySpec:
+        if self.taps is None:
+            return {}
+        q, entry = leaf((self.taps - 1, self.heads, self.head_width), model), self.entry(model)
+        before = {name: leaf((self.taps - 1, *spec.shape), model) for name, spec in entry.items()}
+        return {"q": q} if reads else {"q": q, **before}
 
     @override
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
@@ -97,6 +108,7 @@ class GQA(Projection):
         self.b_q = init.vector((N, H), ("heads", "head")) if config.qkv_bias else None
         self.b_o = init.vector((D,), ("residual",)) if config.output_bias else None
         self.q_norm = _qk_norm(config, N, "heads", model, init)
+        self.q_conv = _conv(config, (N, H), "heads", init)
         if reads:
             return
         self.w_k = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
@@ -104,10 +116,23 @@ class GQA(Projection):
         self.b_k = init.vector((K, H), ("kv_heads", "head")) if config.qkv_bias else None
         self.b_v = init.vector((K, Hv), ("kv_heads", "head")) if config.qkv_bias else None
         self.k_norm = _qk_norm(config, K, "kv_heads", model, init)
+        self.k_conv, self.v_conv = (_conv(config, (K, width), "kv_heads", init) for width in (H, Hv))
 
     @override
-    def query(self, x: Float[Array, "B T D"], place: Place) -> Float[Array, "B T N H"]:
-        return self._rotated(_heads(x, self.w_q, self.b_q, "heads"), self.q_norm, place)
+    def __call__(self, x: Float[Array, "B T D"], place: Place, tail: Entry | None) -> tuple[jax.Array, Entry | None, Entry]:
+        new: Entry = {}
+
+        def mixed(name: str, heads: jax.Array, conv: ShortConvolution | None) -> jax.Array:
+            if conv is None:
+                return heads
+            y, new[name] = conv(heads, place, None if tail is None else tail[name])
+            return heads + y
+
+        q = self._rotated(mixed("q", _heads(x, self.w_q, self.b_q, "heads"), self.q_conv), self.q_norm, place)
+        if self.reads:
+            return q, None, new
+        k = self._rotated(mixed("k", _heads(x, self.w_k, self.b_k, "kv_heads"), self.k_conv), self.k_norm, place)
+        return q, {"k": k, "v": mixed("v", _heads(x, self.w_v, self.b_v, "kv_heads"), self.v_conv)}, new
 
     @override
     def attend(self, query: jax.Array, entries: Entry, mask: Mask, implementation: str, **terms):
@@ -115,11 +140,6 @@ class GQA(Projection):
             query = rotate(query, mask.q_index[None], self.config.rope)
             entries = entries | {"k": rotate(entries["k"], mask.k_index, self.config.rope)}
         return super().attend(query, entries, mask, implementation, **terms)
-
-    @override
-    def entry(self, x: Float[Array, "B T D"], place: Place) -> Entry:
-        k = _heads(x, self.w_k, self.b_k, "kv_heads")
-        return {"k": self._rotated(k, self.k_norm, place), "v": _heads(x, self.w_v, self.b_v, "kv_heads")}
 
     @override
     def expand(self, entries: Entry) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K Hv"]]:
@@ -138,6 +158,10 @@ class GQA(Projection):
 def _heads(x, weight, bias, axis: str) -> jax.Array:
     y = linear("btd,dnh->btnh", x, weight, axes=("batch", "seq", axis, "head"))
     return y if bias is None else y + use(bias, y.dtype)
+
+
+def _conv(config: GQAConfig, channels: tuple[int, int], axis: str, init: "Init") -> ShortConvolution | None:
+    return None if config.taps is None else ShortConvolution(config.taps, channels, (axis, "head"), init)
 
 
 def _qk_norm(config: GQAConfig, heads: int, axis: str, model: "ModelConfig", init: "Init") -> RMSNorm | None:
