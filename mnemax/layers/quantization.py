@@ -93,6 +93,10 @@ class Codec:
         matrix = jnp.asarray(quantization.hadamard(x.shape[-1]))
         return jnp.matmul(x.astype(jnp.float32), matrix, precision=jax.lax.Precision.HIGHEST).astype(x.dtype)
 
+    def turned(self, entry: Entry) -> Entry:
+        """Entries rotated; of rotated ones, as they were."""
+        return {name: self.rotated(leaf) if leaf.ndim == 4 else leaf for name, leaf in entry.items()}
+
     def _coded(self, entry: Entry):
         for name, x in entry.items():
             if x.ndim == 4 and (form := self.form(name)) is not None:
@@ -156,27 +160,35 @@ class OfCodes(Projection):
             key_bias = late if key_bias is None else key_bias + late
         terms = {"key_bias": key_bias, "key_slope": key_slope, "evict_at": evict_at}
         given = {name: term for name, term in terms.items() if term is not None}
-        rotated = self.codec.rotated(query)
-        out, lse = self.projection.attend(rotated, self.codec.decode(entries), mask, implementation, **given)
+        decoded = self.codec.decode(entries)
+        if not self._reads_as_cached(decoded):
+            return self.projection.attend(query, self.codec.turned(decoded), mask, implementation, **given)
+        # Queries and outputs are fewer than entries.
+        out, lse = self.projection.attend(self.codec.rotated(query), decoded, mask, implementation, **given)
         return self.codec.rotated(out), lse
+
+    def _reads_as_cached(self, entries: Entry) -> bool:
+        """Whether keys and values are the entries themselves, so that rotated ones can be attended to."""
+        k, v = self.projection.expand(entries)
+        return k is entries.get("k") and v is entries.get("v")
 
 
 class RankingOfCodes(Ranking):
     """A ranking of coded entries, by what their codes stand for."""
 
-    def __init__(self, ranking: Ranking, codec: Codec, entry: Entry):
-        self.ranking, self.codec = ranking, codec
+    def __init__(self, ranking: Ranking, projection: Projection, codec: Codec, entry: Entry):
+        self.ranking, self.projection, self.codec = ranking, projection, codec
         self.attends, self.deferred, self.foresees = ranking.attends, ranking.deferred, ranking.foresees
         self.needs = tuple(name for name in entry if name.partition(".")[0] in ranking.needs)
 
     @override
     def observe(self, entry: Entry, place: Place, reader: Reader) -> Entry:
-        plain = self.ranking.observe(self.codec.decode(entry), place, replace(reader, retention=self.ranking))
-        return entry | {"retention": plain["retention"]}
+        plain = replace(reader, projection=self.projection, retention=self.ranking)
+        return entry | {"retention": self.ranking.observe(self._plain(entry), place, plain)["retention"]}
 
     @override
     def rank(self, candidates: Candidates) -> Float[Array, "B S K"]:
-        return self.ranking.rank(replace(candidates, entries=self.codec.decode(candidates.entries)))
+        return self.ranking.rank(replace(candidates, entries=self._plain(candidates.entries)))
 
     @override
     def attended(self, retention: Float[Array, "B S K"], weights: Float[Array, "B S K"]) -> Float[Array, "B S K"]:
@@ -184,8 +196,11 @@ class RankingOfCodes(Ranking):
 
     @override
     def bias(self, entries: Entry) -> Float[Array, "B S K"] | None:
-        return self.ranking.bias(self.codec.decode(entries))
+        return self.ranking.bias(self._plain(entries))
 
     @override
     def slope(self, entries: Entry) -> Float[Array, "B S K"] | None:
-        return self.ranking.slope(self.codec.decode(entries))
+        return self.ranking.slope(self._plain(entries))
+
+    def _plain(self, entries: Entry) -> Entry:
+        return self.codec.turned(self.codec.decode(entries))

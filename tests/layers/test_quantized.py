@@ -20,6 +20,7 @@ from mnemax.layers.projections import Projection
 from mnemax.layers.retention import Ranking
 from mnemax.layers.retention.h2o import H2O
 from mnemax.layers.retention.keydiff import KeyDiff
+from mnemax.layers.retention.tova import TOVA
 
 INTEGERS = {"int8": 255, "int4": 15, "int2": 3}
 BATCH, LENGTH, HEADS, KEYS, WIDTH, SCALE = 2, 40, 4, 2, 8, 0.5
@@ -165,7 +166,7 @@ def test_a_channel_that_stands_out_is_for_scales_per_channel():
 
 
 @cache
-def caller(config, kind: type[Ranking] | None):
+def caller(config, kind: type[Ranking] | None, projection: type[Projection]):
     """The memory, and a jitted call of it; `state` None: the parallel form."""
     spec = SPEC if kind is None else SPEC | {"retention": jax.ShapeDtypeStruct((KEYS,), jnp.dtype("float32"))}
     memory, retention = config.build(spec, None), None if kind is None else kind()
@@ -174,19 +175,19 @@ def caller(config, kind: type[Ranking] | None):
     def call(state, place, q, entry):
         if retention is not None:
             entry = entry | {"retention": jnp.zeros(entry["k"].shape[:3])}
-        reader = Reader(q, Plain(), retention, "reference")
+        reader = Reader(q, projection(), retention, "reference")
         if state is None:
             view = memory.view(entry, place, reader)
         else:
             state, view = memory.update(state, entry, place, reader)
-        return state, view.read(q, Plain(), place, "reference")[0]
+        return state, view.read(q, projection(), place, "reference")[0]
 
     return memory.init(BATCH, LENGTH, spec), call
 
 
-def read(config, chunks: tuple[int, ...] | None, kind: type[Ranking] | None = None, k: np.ndarray = K) -> np.ndarray:
+def read(config, chunks: tuple[int, ...] | None, kind: type[Ranking] | None = None, *, k=K, projection=Plain) -> np.ndarray:
     """What the queries read, in calls of these lengths; None: the parallel form."""
-    state, call = caller(config, kind)
+    state, call = caller(config, kind, projection)
     state, outs, at = None if chunks is None else state, [], 0
     for length in chunks or (LENGTH,):
         part = slice(at, at + length)
@@ -267,7 +268,7 @@ def test_bounded_by_age_is_a_window(chunks):
     np.testing.assert_allclose(read(bounded, chunks, Ranking), read(window, chunks), atol=1e-5)
 
 
-@pytest.mark.parametrize("retention", [KeyDiff, H2O, Fading])
+@pytest.mark.parametrize("retention", [KeyDiff, H2O, TOVA, Fading])
 def test_bounded_codes_in_any_chunking(retention):
     config = QuantizedConfig(
         keys="int8", values="int8", key_layout="per_token", residual=3, rotation="hadamard", inner=BoundedConfig(budget=6)
@@ -275,6 +276,21 @@ def test_bounded_codes_in_any_chunking(retention):
     whole = read(config, None, retention)
     for chunks in (WAYS["steps"], WAYS["chunks"]):
         np.testing.assert_allclose(read(config, chunks, retention), whole, atol=2e-5)
+
+
+class Expanding(Plain):
+    """Keys that are made of entries, as a latent's are."""
+
+    def expand(self, entries):
+        return jnp.tanh(entries["k"]), entries["v"]
+
+
+@pytest.mark.parametrize("name", ["rotated, per token", "rotated, per channel"])
+def test_a_projection_that_expands_entries_gets_them_as_they_were(name):
+    """The rotation is undone before, and not after, what a projection makes of an entry."""
+    for chunks in WAYS.values():
+        rotated = read(CONFIGS[name].model_copy(update={"keys": "none", "values": "none"}), chunks, projection=Expanding)
+        np.testing.assert_allclose(rotated, read(FullConfig(), chunks, projection=Expanding), atol=1e-5)
 
 
 @pytest.mark.parametrize("chunks", WAYS.values(), ids=WAYS)

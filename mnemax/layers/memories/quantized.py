@@ -101,6 +101,8 @@ class QuantizedConfig(MemoryConfig):
 
     @override
     def build(self, entry: EntrySpec, init) -> "Quantized":
+        if "k" not in entry:
+            raise UserError(f"memory quantized needs entries with keys; this projection writes {', '.join(sorted(entry))}.")
         for name, leaf in entry.items():
             if leaf.ndim == 2:
                 self._check_width(name, leaf.shape[-1])
@@ -174,7 +176,7 @@ class Quantized(Memory):
         delay, length = old["k"].shape[1] - self.config.sinks, place.index.shape[0]
         order = self.config.sinks + (place.index[0] + jnp.arange(delay)) % delay
         both = {name: jnp.concatenate([old[name][:, order], leaf], axis=1) for name, leaf in entry.items()}
-        entering = self._rotated({name: leaf[:, :length] for name, leaf in both.items()})
+        entering = self.codec.turned({name: leaf[:, :length] for name, leaf in both.items()})
         shared = Shared(
             self, both["k"], {name: laid_out_as(leaf, entry["k"]) for name, leaf in state["shared"].items()}, place, delay
         )
@@ -193,7 +195,7 @@ class Quantized(Memory):
         exact = _with_terms(self.recent.view(entry, place, reader), reader)
         if length <= delay:
             return ExactAndCoded(exact, None, self.codec, delay)
-        entering = self._rotated({name: _later(leaf, delay) for name, leaf in entry.items()})
+        entering = self.codec.turned({name: _later(leaf, delay) for name, leaf in entry.items()})
         spec = {name: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype) for name, leaf in entry.items()}
         none = empty_slots(len(place.positions), 1, self.config.shared(spec))
         before = jnp.pad(entry["k"], ((0, 0), (delay, 0), (0, 0), (0, 0)))
@@ -202,14 +204,11 @@ class Quantized(Memory):
         later = delayed(place, delay, self.config.sinks)
         return ExactAndCoded(exact, self.inner.view(rounded, later, self._of_codes(reader, rounded, delay)), self.codec, delay)
 
-    def _rotated(self, entry: Entry) -> Entry:
-        return {name: self.codec.rotated(leaf) if leaf.ndim == 4 else leaf for name, leaf in entry.items()}
-
     def _of_codes(self, reader: Reader, coded: Entry, delay: int) -> Reader:
         """The reader of the inner memory."""
         if not isinstance(reader.retention, Ranking):
             return reader
-        retention = RankingOfCodes(reader.retention, self.codec, coded)
+        retention = RankingOfCodes(reader.retention, reader.projection, self.codec, coded)
         return replace(reader, projection=OfCodes(reader.projection, self.codec, delay), retention=retention)
 
 
