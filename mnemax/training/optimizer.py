@@ -1,6 +1,6 @@
 """AdamW and Muon from optax, on the flat parameter dictionary, with decay on matrices only and learning rates by group."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
@@ -51,7 +51,7 @@ def make_optimizer(
     decay = {name: weight.contract > 0 for name, weight in weights.items()}
     method = optax.adamw(schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=decay)
     by_method = {name: _method(config, trains(name), group) for name, group in groups.items()}
-    methods: dict[str, optax.GradientTransformation] = {"adamw": method, "frozen": optax.set_to_zero()}
+    methods: dict[Hashable, optax.GradientTransformation] = {"adamw": method, "frozen": optax.set_to_zero()}
     if config.kind == "muon":
         methods["muon"] = optax.contrib.muon(
             make_schedule(config.schedule, config.muon_lr, steps),

@@ -35,8 +35,8 @@ def test_divergence(chunk, softcap):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_only_retentions_move_and_the_model_learns_to_forget(kind):
+@pytest.mark.parametrize(("kind", "left"), [("adamw", 0.7), ("muon", 0.9)])
+def test_only_retentions_move_and_the_model_learns_to_forget(kind, left):
     model = load_model("bounded_gate", ["dtype=float32", "stages[0].repeat=1"])
     run = RunConfig(
         name="distil",
@@ -58,7 +58,7 @@ def test_only_retentions_move_and_the_model_learns_to_forget(kind):
     for name, value in state.params.items():
         assert np.array_equal(value, before[name]) == (".retention." not in name), name
     assert records[0]["divergence"] > 0
-    assert records[-1]["capacity"] < 0.7 * records[0]["capacity"]
+    assert records[-1]["capacity"] < left * records[0]["capacity"]
     assert records[-1]["loss"] < records[0]["loss"]
 
 
