@@ -119,10 +119,13 @@ class QuantizedConfig(MemoryConfig):
 
     def groups(self, capacity: int) -> int:
         """Groups of tokens whose scales are kept: those that end among the tokens in reach."""
-        whole = capacity // self.group
-        return max(
-            1, min(whole, -(-(self.inner.size + self.residual) // self.group)) if isinstance(self.inner, WindowConfig) else whole
-        )
+        reach = capacity // self.group
+        if isinstance(self.inner, WindowConfig):
+            reach = min(reach, -(-(self.inner.size + self.residual) // self.group))
+        return max(reach, 1)
+
+    def codec(self, entry: EntrySpec) -> Codec:
+        return Codec(self, entry["k"].dtype)
 
     def shared(self, entry: EntrySpec) -> EntrySpec:
         """Parameters of a group of tokens."""
@@ -135,7 +138,7 @@ class QuantizedConfig(MemoryConfig):
 
     @override
     def cache_bytes(self, batch: int, capacity: int, entry: EntrySpec) -> int:
-        coded = self.inner.cache_bytes(batch, capacity, Codec(self, jnp.dtype("float32")).spec(entry))
+        coded = self.inner.cache_bytes(batch, capacity, self.codec(entry).spec(entry))
         scales = batch * self.groups(capacity) * entry_bytes(self.shared(entry))
         return self.recent.cache_bytes(batch, capacity, entry) + coded + scales
 
@@ -148,7 +151,7 @@ class QuantizedConfig(MemoryConfig):
 
     @override
     def read_bytes(self, context: int, entry: EntrySpec) -> float:
-        coded = self.inner.read_bytes(self._coded_tokens(context), Codec(self, jnp.dtype("float32")).spec(entry))
+        coded = self.inner.read_bytes(self._coded_tokens(context), self.codec(entry).spec(entry))
         scales = self.inner.keys_read(self._coded_tokens(context)) / self.group * entry_bytes(self.shared(entry))
         return self.recent.read_bytes(context, entry) + coded + scales
 
@@ -158,7 +161,7 @@ class Quantized(Memory):
 
     def __init__(self, config: QuantizedConfig, entry: EntrySpec, init):
         self.config = config
-        self.codec = Codec(config, entry["k"].dtype)
+        self.codec = config.codec(entry)
         self.recent = Window(config.residual, config.sinks)
         self.inner = config.inner.build(self.codec.spec(entry), init)
 
@@ -177,9 +180,7 @@ class Quantized(Memory):
         order = self.config.sinks + (place.index[0] + jnp.arange(delay)) % delay
         both = {name: jnp.concatenate([old[name][:, order], leaf], axis=1) for name, leaf in entry.items()}
         entering = self.codec.turned({name: leaf[:, :length] for name, leaf in both.items()})
-        shared = Shared(
-            self, both["k"], {name: laid_out_as(leaf, entry["k"]) for name, leaf in state["shared"].items()}, place, delay
-        )
+        shared = Shared(self, both["k"], state["shared"], place, delay)
         coded = self.codec.encode(entering, shared.at(place.index[None]))
         recent, exact = self.recent.update(state["recent"], entry, place, reader)
         later, reader_of_codes = delayed(place, delay, self.config.sinks), self._of_codes(reader, coded, delay)
@@ -197,9 +198,8 @@ class Quantized(Memory):
             return ExactAndCoded(exact, None, self.codec, delay)
         entering = self.codec.turned({name: _later(leaf, delay) for name, leaf in entry.items()})
         spec = {name: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype) for name, leaf in entry.items()}
-        none = empty_slots(len(place.positions), 1, self.config.shared(spec))
         before = jnp.pad(entry["k"], ((0, 0), (delay, 0), (0, 0), (0, 0)))
-        shared = Shared(self, before, {name: laid_out_as(leaf, entry["k"]) for name, leaf in none.items()}, place, delay)
+        shared = Shared(self, before, empty_slots(len(place.positions), 1, self.config.shared(spec)), place, delay)
         rounded = self.codec.quantized(entering, shared.at(place.index[None]))
         later = delayed(place, delay, self.config.sinks)
         return ExactAndCoded(exact, self.inner.view(rounded, later, self._of_codes(reader, rounded, delay)), self.codec, delay)
@@ -220,8 +220,9 @@ class Shared:
 
     def __init__(self, memory: Quantized, keys: jax.Array, kept: Parameters, place: Place, delay: int):
         """`keys` [B, delay + T, K, W] are those of the tokens before this call, then of this call's."""
-        self.kept, self.place, self.delay = kept, place, delay
-        self.group, self.sinks = memory.config.group, memory.config.sinks
+        self.kept = {name: laid_out_as(leaf, keys) for name, leaf in kept.items()}
+        self.place, self.delay = place, delay
+        self.group = memory.config.group
         if not kept:
             return
         missing = max(self.group - 1 - delay, 0)  # of a state too small for anything to leave its window
