@@ -47,7 +47,7 @@ class QuantizedConfig(MemoryConfig):
 
     kind: Literal["quantized"] = "quantized"
     inner: Annotated[FullConfig | WindowConfig | BoundedConfig, Field(discriminator="kind")] = FullConfig()
-    """Keeps the codes, of tokens that have left the residual window; its sizes count those alone."""
+    """Keeps the codes: full, window or bounded. Its sizes count the tokens that have left the residual window."""
     keys: Form = "int4"
     """Format of keys; none: as they are."""
     values: Form = "int4"
