@@ -75,13 +75,22 @@ def _read(source: str, folder: str, seen: tuple[Path, ...] = ()) -> dict[str, An
     path = _find(source, folder)
     if path in seen:
         raise UserError(f"{path}: 'base' leads back to itself by way of {', '.join(p.name for p in seen)}.")
+    return _expand(read_mapping(path), path, folder, seen)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds, interpolations left as they stand.
+
+    Raises:
+        UserError: it is not YAML, or holds something else.
+    """
     try:
         tree = OmegaConf.to_container(OmegaConf.load(path))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds {type(tree).__name__}, not a mapping of fields.")
-    return _expand(tree, path, folder, seen)
+    return tree
 
 
 def _expand(node: Any, path: Path, folder: str, seen: tuple[Path, ...]) -> Any:

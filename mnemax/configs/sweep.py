@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field
 
 from mnemax.configs import load
@@ -101,13 +100,7 @@ def load_sweep(source: str, overrides: list[str]) -> SweepConfig:
     path = load.SHIPPED / "ablations" / f"{source}.yaml" if source in shipped else Path(source)
     if not path.is_file():
         raise UserError(f"'{source}' is neither a file nor a shipped ablation; shipped: {', '.join(shipped) or 'none'}.")
-    try:
-        tree = yaml.safe_load(path.read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
-    if not isinstance(tree, dict):
-        raise UserError(f"{path} should be a mapping of fields: {', '.join(SweepConfig.model_fields)}.")
-    tree = {"name": path.stem, **tree}
+    tree = {"name": path.stem, **load.read_mapping(path)}
     if isinstance(base := tree.get("base"), str) and (beside := path.parent / base).is_file():
         tree["base"] = str(beside)
     of_cells = {}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -134,7 +133,7 @@ def read_measure(name: str) -> MeasureConfig:
     path = load.SHIPPED / "measures" / f"{name}.yaml" if name in shipped else Path(name)
     if not path.is_file() and name not in kinds:
         raise UserError(f"There is no task '{name}': it is neither a file nor one of {', '.join(sorted({*shipped, *kinds}))}.")
-    tree: Any = yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {"kind": name}
+    tree: Any = load.read_mapping(path) if path.is_file() else {"kind": name}
 
     class Holder(load.Config):
         measure: registry.union("measure")  # type: ignore[valid-type]

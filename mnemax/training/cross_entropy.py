@@ -31,8 +31,8 @@ def cross_entropy(
 
     Args:
         scale, softcap: logits are softcap * tanh(scale * x W / softcap).
-        chunk: positions of each row whose logits exist at one time. A chunk whose weights are all 0 costs nothing, so that where few
-            positions are asked for, short chunks are the faster ones.
+        chunk: positions of each row whose logits exist at one time. A chunk whose weights are all 0 costs nothing, so that where
+            few positions are asked for, short chunks are the faster ones.
     """
     B, T, _ = x.shape
     chunk = min(chunk, T)

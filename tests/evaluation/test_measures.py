@@ -165,3 +165,13 @@ def test_results_are_kept_and_not_measured_twice(model, tmp_path, capsys):
 def test_an_unknown_task_is_told_the_known_ones():
     with pytest.raises(UserError, match=r"no task 'mqra': it is neither a file nor one of .*language.*recall"):
         read_measure("mqra")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), {"kind: [recall": "is not valid YAML", "- recall": "holds list, not a mapping"}.items()
+)
+def test_a_file_that_is_no_measure(tmp_path, text, message):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        read_measure(str(tmp_path / "mine.yaml"))
+    assert "\n" not in str(error.value)

@@ -1,7 +1,7 @@
 """The last token of every chunk, and the latest tokens: what Attamba keeps (Akhauri et al. 2024, arXiv 2411.17685).
 
-It makes sense where a chunk's last token speaks for the chunk, as under the projection `attamba`. A chunk ends at the positions p of
-a document with (p + offset) mod chunk = chunk - 1; the document's first token counts as such an end.
+It makes sense where a chunk's last token speaks for the chunk, as under the projection `attamba`. A chunk ends at the positions p
+of a document with (p + offset) mod chunk = chunk - 1; the document's first token counts as such an end.
 """
 
 from typing import Literal, Self, override

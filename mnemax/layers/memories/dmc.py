@@ -5,8 +5,8 @@ Token t merges with the slot before it (alpha_t = 1) or begins one (alpha_t = 0)
     z_t = alpha_t z_{t-1} + omega_t        mean_t = (alpha_t z_{t-1} mean_{t-1} + omega_t k_t) / z_t        the same for v
 
 A query sees its own token's mean so far, and of earlier tokens those whose successor did not merge. The forward pass is always
-that, which is what decoding does. Gradients are those of the soft form, in which alpha is the decision's sigmoid and the mean of token
-j fades by log(1 - alpha_{j+1}) for the queries after it.
+that, which is what decoding does. Gradients are those of the soft form, in which alpha is the decision's sigmoid and the mean of
+token j fades by log(1 - alpha_{j+1}) for the queries after it.
 """
 
 from dataclasses import dataclass
