@@ -67,6 +67,7 @@ CONFIGURATION = {
         f"{LAYER}={{memory: {{kind: linear}}, retention: {{kind: h2o}}}}",
         f"{FIRST}: retention h2o makes the gate 'retention', for which memory linear has no use",
     ),
+    "bits not offered": (f"{LAYER}.memory={{kind: quantized, keys: int3}}", f"{FIRST}.memory.keys: input should be", "got 'int3'"),
     "unknown memory": (f"{LAYER}.memory.kind=windwo", f"{FIRST}.memory: no kind 'windwo'; did you mean 'window'? allowed: "),
     "unknown source": ("data.sources[0].kind=jsnl", "data.sources[0]: no kind 'jsnl'; did you mean 'jsonl'?"),
     "no kind": ("data.sources=[{path: x}]", "data.sources[0]: needs a 'kind'"),
@@ -248,6 +249,20 @@ def test_sample(mnemax, trained, folder):
     refused(mnemax("sample", "nowhere"), "nowhere is not a run's folder: it has no model.yaml")
     refused(mnemax("sample", trained[0], "--step", "3"), "has no checkpoint of step 3 (there: ")
     refused(mnemax("export", trained[0], "hf", "--step", "3"), "has no checkpoint of step 3 (there: ")
+
+
+def test_measuring_another_model(mnemax, trained):
+    refused(
+        mnemax("eval", trained[0], "model.width=64"), "override model.width: a run is measured under other fields of its memories"
+    )
+    gate = f"{LAYER}={{memory: {{kind: bounded, budget: 8}}, retention: {{kind: gate, capacity: 8}}}}"
+    refused(mnemax("eval", trained[0], gate), f"override {LAYER}: a run is measured under other fields of its memories")
+    fields = (f"{LAYER}.memory={{kind: bounded, budget: 8}}", f"{LAYER}.retention={{kind: gate, capacity: 8}}")
+    refused(
+        mnemax("eval", trained[0], *fields),
+        "change the model's weights: ",
+        "lacks the weight 'stages.0.layers.0.attention.retention",
+    )
 
 
 def test_a_damaged_run(mnemax, trained, folder):
