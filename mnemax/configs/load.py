@@ -90,7 +90,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds {type(tree).__name__}, not a mapping of fields.")
-    return tree
+    return {str(field): value for field, value in tree.items()}
 
 
 def _expand(node: Any, path: Path, folder: str, seen: tuple[Path, ...]) -> Any:

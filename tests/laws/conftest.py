@@ -15,6 +15,16 @@ from mnemax.models.params import Params, bind, weights
 
 BATCH, LENGTH = 2, 24
 
+# Compiling for eight devices takes longest of all laws: by default a few that differ most, the others with `-m slow`.
+SHARDED = {"attamba", "bounded_h2o", "cla", "gated_deltanet", "kvm", "llama", "quantized_int4", "window", "yoco"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        name = item.callspec.params.get("architecture") if hasattr(item, "callspec") else None
+        if item.path.name == "test_sharding.py" and name is not None and name not in SHARDED:
+            item.add_marker(pytest.mark.slow)
+
 
 @dataclass(frozen=True)
 class Architecture:

@@ -22,6 +22,7 @@ from mnemax.layers.memories import (
     State,
     empty_slots,
     entry_bytes,
+    exceeding,
     laid_out_as,
     row_index,
 )
@@ -50,6 +51,10 @@ class ChunkEndsConfig(MemoryConfig):
         if theirs != (None, None) and theirs != (self.chunk, self.offset):
             return f"has (chunk, offset) = {(self.chunk, self.offset)}, and projection {theirs}: they must agree"
         return None
+
+    @override
+    def refuses_length(self, longest: int) -> str | None:
+        return exceeding(self.chunk, longest)
 
     @override
     def build(self, entry: EntrySpec, init) -> "ChunkEnds":
