@@ -11,7 +11,7 @@ from flax import nnx
 from pydantic import ValidationError
 
 from mnemax.configs.load import load_model
-from mnemax.configs.schema import AttentionConfig, ModelConfig
+from mnemax.configs.schema import AttentionConfig
 from mnemax.errors import UserError
 from mnemax.kernels.merge import merge
 from mnemax.layers.memories import Place
@@ -249,6 +249,5 @@ def test_refused_attention(fields, words):
 
 
 def test_a_chunk_longer_than_any_context():
-    model = ModelConfig.model_validate(load_model("kvm").model_dump() | {"max_length": 3})
-    with pytest.raises(UserError, match=r"exceeds model\.max_length"):
-        KVMConfig(chunk=4, rotated=8).build(SPEC, Init(model, jax.random.key(0)))
+    with pytest.raises(UserError, match=r"chunk \(4\) exceeds model\.max_length \(3\)"):
+        load_model("kvm", ["max_length=3"])

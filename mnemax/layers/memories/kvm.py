@@ -133,10 +133,6 @@ class KVMConfig(MemoryConfig):
     def build(self, entry: EntrySpec, init: "Init") -> "KVM":
         if missing := {"k", "v"} - entry.keys():
             raise UserError(f"memory kvm needs entries of keys and values; this projection writes no '{min(missing)}'.")
-        if self.chunk > init.model.max_length:
-            raise UserError(
-                f"memory.chunk ({self.chunk}) exceeds model.max_length ({init.model.max_length}): nothing would leave the window."
-            )
         return KVM(self, entry, init)
 
     @property
