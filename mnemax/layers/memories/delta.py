@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from mnemax.kernels import recurrence
 from mnemax.layers.memories import Entry, EntrySpec, Place, State
-from mnemax.layers.memories.linear import Linear, MatrixConfig, Recurrence, state_size
+from mnemax.layers.memories.linear import Linear, MatrixConfig, Recurrence
 
 
 class DeltaConfig(MatrixConfig):
@@ -29,7 +29,7 @@ class DeltaConfig(MatrixConfig):
 
     @override
     def flops(self, context: int, projection, model) -> float:
-        return super().flops(context, projection, model) + 2.0 * state_size(projection.entry(model))  # what the key held
+        return super().flops(context, projection, model) + 2.0 * self.size(projection.entry(model))  # what the key held
 
 
 class Delta(Linear):

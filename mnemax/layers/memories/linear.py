@@ -29,13 +29,20 @@ class MatrixConfig(MemoryConfig):
     chunk: PositiveInt = 64
     """Tokens that are computed in parallel; of speed alone."""
 
-    @override
-    def cache_bytes(self, batch: int, capacity: int, entry: EntrySpec) -> int:
-        return batch * 4 * state_size(entry)
+    def size(self, entry: EntrySpec) -> int:
+        """Numbers in the matrices of one row."""
+        heads, width = entry["v"].shape
+        return heads * entry["k"].shape[-1] * width
 
     @override
-    def refuses(self, attention) -> str | None:
-        return unrotated(attention)
+    def cache_bytes(self, batch: int, capacity: int, entry: EntrySpec) -> int:
+        return batch * 4 * self.size(entry)
+
+    @override
+    def refuses(self, attention: "AttentionConfig") -> str | None:
+        rope, rotated = (getattr(attention.projection, field, None) for field in ("rope", "rotated"))
+        late = rope is not None and rotated == "read"
+        return "sums keys, which projection.rotated: read would rotate too late" if late else None
 
     @override
     def refuses_length(self, longest: int) -> str | None:
@@ -43,13 +50,13 @@ class MatrixConfig(MemoryConfig):
 
     @override
     def read_bytes(self, context: int, entry: EntrySpec) -> float:
-        return 4 * state_size(entry)
+        return 4 * self.size(entry)
 
     @override
     def flops(self, context: int, projection, model) -> float:
         entry = projection.entry(model)
         readers = max(projection.heads, entry["v"].shape[0])
-        return 2.0 * state_size(entry) * (1 + readers / entry["v"].shape[0])
+        return 2.0 * self.size(entry) * (1 + readers / entry["v"].shape[0])
 
 
 class LinearConfig(MatrixConfig):
@@ -62,18 +69,6 @@ class LinearConfig(MatrixConfig):
     @override
     def build(self, entry: EntrySpec, init) -> "Linear":
         return Linear(self.chunk)
-
-
-def unrotated(attention: "AttentionConfig") -> str | None:
-    """Why a state that sums keys cannot take this projection's: each key must be rotated by then."""
-    late = getattr(attention.projection, "rotated", "written") == "read" and getattr(attention.projection, "rope", None) is not None
-    return "sums keys, which projection.rotated: read would rotate too late" if late else None
-
-
-def state_size(entry: EntrySpec) -> int:
-    """Numbers in the matrices of one row."""
-    heads, width = entry["v"].shape
-    return heads * entry["k"].shape[-1] * width
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["written"], meta_fields=[])

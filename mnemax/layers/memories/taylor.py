@@ -15,54 +15,31 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mnemax.configs.base import PositiveInt
 from mnemax.kernels import recurrence
-from mnemax.layers.memories import Entry, EntrySpec, Memory, MemoryConfig, Place, State, exceeding
-from mnemax.layers.memories.linear import unrotated
+from mnemax.layers.memories import Entry, EntrySpec, Memory, Place, State
+from mnemax.layers.memories.linear import MatrixConfig
 
 
-class TaylorConfig(MemoryConfig):
+class TaylorConfig(MatrixConfig):
     """Softmax attention by its second-order Taylor polynomial, which is one matrix a head. Keys should be narrow (Based: 16)."""
 
+    normalised = True
+
     kind: Literal["taylor"] = "taylor"
-    chunk: PositiveInt = 64
-    """Tokens that are computed in parallel; of speed alone."""
 
     @override
     def build(self, entry: EntrySpec, init) -> "Taylor":
         return Taylor(self.chunk)
 
     @override
-    def cache_bytes(self, batch: int, capacity: int, entry: EntrySpec) -> int:
-        return batch * 4 * state_size(entry)
-
-    @override
-    def refuses(self, attention) -> str | None:
-        return unrotated(attention)
-
-    @override
-    def refuses_length(self, longest: int) -> str | None:
-        return exceeding(self.chunk, longest)
-
-    @override
-    def read_bytes(self, context: int, entry: EntrySpec) -> float:
-        return 4 * state_size(entry)
-
-    @override
-    def flops(self, context: int, projection, model) -> float:
-        entry = projection.entry(model)
-        return 2.0 * state_size(entry) * (1 + projection.heads / entry["v"].shape[0])
+    def size(self, entry: EntrySpec) -> int:
+        heads, width = entry["v"].shape
+        return heads * features(entry["k"].shape[-1]) * (width + 1)
 
 
 def features(width: int) -> int:
     """How many numbers phi has of a vector of this width."""
     return 1 + width + width * (width + 1) // 2
-
-
-def state_size(entry: EntrySpec) -> int:
-    """Numbers in the matrices of one row."""
-    heads, width = entry["v"].shape
-    return heads * features(entry["k"].shape[-1]) * (width + 1)
 
 
 def phi(x: Float[Array, "*batch H"]) -> Float[Array, "*batch F"]:
