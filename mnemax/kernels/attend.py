@@ -59,9 +59,14 @@ def attend(
     return out.astype(q.dtype), lse
 
 
-def _by_shard(run, q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, bias: jax.Array | None, slope: jax.Array | None):
+def on_shards() -> bool:
+    """Whether arrays are split over an Explicit mesh, whose types say how: a kernel then runs shard by shard."""
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1 or any(kind != AxisType.Explicit for kind in mesh.axis_types):
+    return not mesh.empty and mesh.size > 1 and all(kind == AxisType.Explicit for kind in mesh.axis_types)
+
+
+def _by_shard(run, q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, bias: jax.Array | None, slope: jax.Array | None):
+    if not on_shards():
         return run(q, k, v, mask, bias, slope)
     batch, _, heads, _ = jax.typeof(q).sharding.spec
     # Fewer key heads than shards: one a query head.

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+NEVER = jnp.iinfo(jnp.int32).max  # of `evict_at`, and past every row index
+
 
 @partial(
     jax.tree_util.register_dataclass,

@@ -22,9 +22,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
+
+from mnemax.kernels.attend import on_shards
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["index", "start", "k", "u", "decay", "states"], meta_fields=["chunk"])
@@ -65,7 +66,7 @@ def write(
         k = jax.sharding.reshard(jnp.repeat(k, v.shape[2] // k.shape[2], axis=2), P(_rows(v), None, _heads(v), None))
     rows, heads = _rows(v), _heads(v)
     by_head, of_gate, of_state = P(rows, None, heads, None), P(rows, None, heads), P(rows, heads, None, None)
-    if _on_shards():
+    if on_shards():
         state = jax.sharding.reshard(state, of_state)
     state, u, states = _by_shard(
         partial(_write, chunk),
@@ -196,20 +197,15 @@ def _exact(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
-def _on_shards() -> bool:
-    mesh = jax.sharding.get_abstract_mesh()
-    return not mesh.empty and mesh.size > 1 and all(kind == AxisType.Explicit for kind in mesh.axis_types)
-
-
 def _rows(x: jax.Array):
-    return jax.typeof(x).sharding.spec[0] if _on_shards() else None
+    return jax.typeof(x).sharding.spec[0] if on_shards() else None
 
 
 def _heads(x: jax.Array):
-    return jax.typeof(x).sharding.spec[2] if _on_shards() else None
+    return jax.typeof(x).sharding.spec[2] if on_shards() else None
 
 
 def _by_shard(run, arguments, in_specs, out_specs):
-    if not _on_shards():
+    if not on_shards():
         return run(*arguments)
     return jax.shard_map(run, in_specs=in_specs, out_specs=out_specs)(*arguments)

@@ -172,6 +172,11 @@ def empty_slots(batch: int, slots: int, entry: EntrySpec) -> Entry:
     return {name: jnp.zeros((batch, slots, *leaf.shape), leaf.dtype) for name, leaf in entry.items()}
 
 
+def beside[T](slots: T, written: T) -> T:
+    """Slots [B, S, ...] and after them what is written [B, T, ...], leaf by leaf in the dtype of the slots."""
+    return jax.tree.map(lambda old, now: jnp.concatenate([old, now.astype(old.dtype)], axis=1), slots, written)
+
+
 def laid_out_as(slots: jax.Array, written: jax.Array) -> jax.Array:
     """Slots [B, S, ...] split over an Explicit mesh as what is written to them [B, T, ...]; the slots' own axis stays whole."""
     if not on_explicit_mesh():

@@ -18,7 +18,7 @@ from pydantic import model_validator
 
 from mnemax.configs.base import NonNegativeInt, PositiveInt
 from mnemax.errors import UserError
-from mnemax.kernels.mask import Mask
+from mnemax.kernels.mask import NEVER, Mask
 from mnemax.kernels.xla import ATTENTION
 from mnemax.layers.memories import (
     Entry,
@@ -29,6 +29,7 @@ from mnemax.layers.memories import (
     Reader,
     Slots,
     State,
+    beside,
     empty_slots,
     entry_bytes,
     laid_out_as,
@@ -38,8 +39,6 @@ from mnemax.layers.retention import Candidates, Ranking, RankingConfig, attentio
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import AttentionConfig
-
-NEVER = jnp.iinfo(jnp.int32).max  # of an eviction, and past every row index
 
 
 class BoundedConfig(MemoryConfig):
@@ -127,8 +126,7 @@ class Bounded(Memory):
         index = laid_out_as(state["index"], entry["retention"])
         if place.positions.shape[1] == 1 and not retention.deferred:
             return self._step(old, index, entry, place, reader)
-        both = jax.tree.map(lambda slots, now: jnp.concatenate([slots, now.astype(slots.dtype)], axis=1), old, entry)
-        indices = jnp.concatenate([index, _indices(entry, place)], axis=1)
+        both, indices = beside(old, entry), beside(index, _indices(entry, place))
         if retention.deferred:
             slots, value, evict_at = self._best(both, indices, index.shape[1], place, retention), None, None
         else:
@@ -142,7 +140,7 @@ class Bounded(Memory):
         retention, now, start = _ranking(reader), place.index[0], place.start[:, 0]
         slots = {"entries": _needed(old, retention), "index": index}
         token = {"entries": _needed(entry, retention), "index": _indices(entry, place)}
-        last = self._last(jax.tree.map(_append, slots, token), now, start, retention)
+        last = self._last(beside(slots, token), now, start, retention)
         put = jax.vmap(jax.vmap(lambda slots, at, token: slots.at[at].set(token, mode="drop"), (1, 0, 0), 1))
         write = lambda slots, token: put(slots, last, token[:, 0].astype(slots.dtype))  # noqa: E731
         entries, index = jax.tree.map(write, (old, index), (entry, token["index"]))
@@ -170,7 +168,7 @@ class Bounded(Memory):
         def step(kept, at):
             new, query, now, start = at
             token = jax.tree.map(lambda leaf: leaf[:, None], new)
-            both = jax.tree.map(_append, kept, token)
+            both = beside(kept, token)
             goes = jnp.arange(slots + 1)[:, None] == self._last(both, now, start, retention)[:, None]  # [B, S + 1, K]
             gone = jnp.sum(jnp.where(goes, both["slot"], 0), axis=1)
             here = lambda leaf: goes[:, :-1].reshape(*goes[:, :-1].shape, *(1,) * (leaf.ndim - 3))  # noqa: E731
@@ -223,10 +221,6 @@ def _needed(entries: Entry, retention: Ranking) -> Entry:
 def _indices(entry: Entry, place: Place) -> Int[Array, "B T K"]:
     """The row index of each new token, laid out as its gate is."""
     return jnp.zeros_like(entry["retention"], jnp.int32) + place.index[:, None]
-
-
-def _append(slots: jax.Array, token: jax.Array) -> jax.Array:
-    return jnp.concatenate([slots, token.astype(slots.dtype)], axis=1)
 
 
 def _slots(retention: Ranking, entries: Entry, index: jax.Array, evict_at: jax.Array | None) -> Slots:

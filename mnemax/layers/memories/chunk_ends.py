@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Int
 from pydantic import model_validator
 
 from mnemax.configs.base import NonNegativeInt, PositiveInt
+from mnemax.kernels.mask import NEVER
 from mnemax.layers.memories import (
     Entry,
     EntrySpec,
@@ -26,8 +27,6 @@ from mnemax.layers.memories import (
     laid_out_as,
     row_index,
 )
-
-NEVER = jnp.iinfo(jnp.int32).max
 
 
 class ChunkEndsConfig(MemoryConfig):
@@ -115,8 +114,7 @@ class ChunkEnds(Memory):
 
     def _evict_at(self, entries: Entry, index: Int[Array, "B S"], is_end: Bool[Array, "B S"]) -> Int[Array, "B S K"]:
         """Ends stay; others leave with the ring."""
-        first = next(iter(entries.values()))
-        by_head = jnp.zeros(first.shape[:3], jnp.int32) if first.ndim == 3 else jnp.zeros_like(first[..., 0], jnp.int32)
+        by_head = jnp.zeros_like(next(iter(entries.values()))[..., 0], jnp.int32)
         return by_head + jnp.where(is_end, NEVER, index + self.config.lead + 1)[..., None]
 
     def _with_ends(self, ends: State, now: State, is_end: Bool[Array, "B T"], place: Place) -> State:

@@ -8,11 +8,8 @@ a write may overshoot.
 
 from typing import Literal, override
 
-import jax.numpy as jnp
-
-from mnemax.kernels import recurrence
-from mnemax.layers.memories import Entry, EntrySpec, Place, State
-from mnemax.layers.memories.linear import Linear, MatrixConfig, Recurrence
+from mnemax.layers.memories import EntrySpec
+from mnemax.layers.memories.linear import Linear, MatrixConfig
 
 
 class DeltaConfig(MatrixConfig):
@@ -24,21 +21,9 @@ class DeltaConfig(MatrixConfig):
     kind: Literal["delta"] = "delta"
 
     @override
-    def build(self, entry: EntrySpec, init) -> "Delta":
-        return Delta(self.chunk)
+    def build(self, entry: EntrySpec, init) -> Linear:
+        return Linear(self.chunk)
 
     @override
     def flops(self, context: int, projection, model) -> float:
         return super().flops(context, projection, model) + 2.0 * self.size(projection.entry(model))  # what the key held
-
-
-class Delta(Linear):
-    """State as `Linear`."""
-
-    @override
-    def update(self, state: State, entry: Entry, place: Place, reader) -> tuple[State, Recurrence]:
-        decay = entry.get("log_decay", jnp.zeros_like(entry["beta"]))
-        S, written = recurrence.write(
-            entry["k"], entry["v"], decay, entry["beta"], state["S"], place.index, place.start, self.chunk
-        )
-        return {"S": S}, Recurrence(written)

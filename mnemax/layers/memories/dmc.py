@@ -18,14 +18,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from mnemax.configs.base import NonNegativeInt, PositiveInt
-from mnemax.kernels.mask import Mask
+from mnemax.kernels.mask import NEVER, Mask
 from mnemax.kernels.merge import merge
-from mnemax.layers.memories import Entry, EntrySpec, Memory, MemoryConfig, Place, Slots, State, laid_out_as
+from mnemax.layers.memories import Entry, EntrySpec, Memory, MemoryConfig, Place, Slots, State, beside, laid_out_as
 
 if TYPE_CHECKING:
     from mnemax.layers.projections import Projection
 
-NEVER = jnp.iinfo(jnp.int32).max
 GONE = -1e4  # the logit of a mean that is certainly merged away
 
 
@@ -139,8 +138,7 @@ class DMC(Memory):
         # The first of several tokens still see the open mean as it was, and each the mean as far as itself.
         goes = (old["index"] == place.index[0] - 1) & merged[:, :1]
         evict_at = jnp.concatenate([jnp.where(goes, place.index[0], NEVER), gone_at(merged, place)], axis=1)
-        seen = jax.tree.map(lambda old, now: jnp.concatenate([old, now.astype(old.dtype)], axis=1), old["means"], means)
-        return state, Slots(seen, jnp.concatenate([old["index"], index], axis=1), evict_at=evict_at)
+        return state, Slots(beside(old["means"], means), beside(old["index"], index), evict_at=evict_at)
 
     def _written(self, old: State, means: Entry, index: jax.Array, merged: jax.Array, used: jax.Array, place: Place) -> State:
         """The slots with the last mean of every run in its place. Slots of documents that have ended are overwritten in time."""

@@ -84,7 +84,7 @@ class Recurrence:
 
 
 class Linear(Memory):
-    """State: S [B, V, H, Hv] in float32, V value heads."""
+    """State: S [B, V, H, Hv] in float32, V value heads. With the gate `beta`, written by the delta rule (`delta.py`)."""
 
     def __init__(self, chunk: int):
         self.chunk = chunk
@@ -96,8 +96,8 @@ class Linear(Memory):
 
     @override
     def update(self, state: State, entry: Entry, place: Place, reader) -> tuple[State, Recurrence]:
-        decay = entry.get("log_decay")
+        decay, beta = entry.get("log_decay"), entry.get("beta")
         if decay is None:
             decay = jnp.zeros_like(entry["v"][..., 0], jnp.float32)
-        S, written = recurrence.write(entry["k"], entry["v"], decay, None, state["S"], place.index, place.start, self.chunk)
+        S, written = recurrence.write(entry["k"], entry["v"], decay, beta, state["S"], place.index, place.start, self.chunk)
         return {"S": S}, Recurrence(written)

@@ -18,6 +18,7 @@ from mnemax.layers.memories import (
     Place,
     Slots,
     State,
+    beside,
     empty_slots,
     entry_bytes,
     laid_out_as,
@@ -72,8 +73,7 @@ class Window(Memory):
         if length == 1:
             return new, self._slots(new["entries"], new["index"])
         # The ring no longer holds what the first of several tokens see: they read the old slots beside their own entries.
-        both = jax.tree.map(lambda old, now: jnp.concatenate([old, now.astype(old.dtype)], axis=1), state["entries"], entry)
-        return new, self._slots(both, jnp.concatenate([state["index"], index], axis=1))
+        return new, self._slots(beside(state["entries"], entry), beside(state["index"], index))
 
     @override
     def view(self, entry: Entry, place: Place, reader) -> Slots:

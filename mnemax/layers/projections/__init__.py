@@ -103,6 +103,6 @@ def leaf(shape: tuple[int, ...], model: "ModelConfig") -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jax.numpy.dtype(model.dtype))
 
 
-def gate(heads: int) -> jax.ShapeDtypeStruct:
+def gate_spec(heads: int) -> jax.ShapeDtypeStruct:
     """One gate of an entry: a float32 scalar a head."""
     return jax.ShapeDtypeStruct((heads,), jax.numpy.float32)

@@ -17,7 +17,7 @@ from mnemax.layers.convolution import ShortConvolution
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
 from mnemax.layers.norm import NormConfig, RMSNorm
-from mnemax.layers.projections import Projection, ProjectionConfig, gate, leaf
+from mnemax.layers.projections import Projection, ProjectionConfig, gate_spec, leaf
 from mnemax.sharding import use
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class GatedDeltaConfig(ProjectionConfig):
 
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
-        gates = {"log_decay": gate(self.value_heads), "beta": gate(self.value_heads)}
+        gates = {"log_decay": gate_spec(self.value_heads), "beta": gate_spec(self.value_heads)}
         return {"k": leaf(self._keys, model), "v": leaf((self.value_heads, self.value_width), model), **gates}
 
     @override

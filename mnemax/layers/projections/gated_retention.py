@@ -13,7 +13,7 @@ from pydantic import model_validator
 from mnemax.configs.base import PositiveInt
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
-from mnemax.layers.projections import Projection, ProjectionConfig, gate, leaf
+from mnemax.layers.projections import Projection, ProjectionConfig, gate_spec, leaf
 from mnemax.layers.rotary import RotaryConfig, rotate
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class GatedRetentionConfig(ProjectionConfig):
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
         k, v = leaf((self.heads, self.head_width), model), leaf((self.heads, self.values), model)
-        return {"k": k, "v": v, "log_decay": gate(self.heads)}
+        return {"k": k, "v": v, "log_decay": gate_spec(self.heads)}
 
     @override
     def cannot_read(self, writer: ProjectionConfig) -> str | None:

@@ -18,7 +18,7 @@ from mnemax.layers.convolution import ShortConvolution
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
 from mnemax.layers.norm import NormConfig, RMSNorm
-from mnemax.layers.projections import Projection, ProjectionConfig, gate, leaf
+from mnemax.layers.projections import Projection, ProjectionConfig, gate_spec, leaf
 from mnemax.layers.projections.gated_delta import STEP_RANGE, step_bias
 from mnemax.sharding import use
 
@@ -57,7 +57,7 @@ class Mamba2Config(ProjectionConfig):
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
         k, v = leaf((self.groups, self.state_width), model), leaf((self.heads, self.head_width), model)
-        return {"k": k, "v": v, "log_decay": gate(self.heads)}
+        return {"k": k, "v": v, "log_decay": gate_spec(self.heads)}
 
     @override
     def tail(self, model: "ModelConfig", *, reads: bool) -> EntrySpec:

@@ -12,6 +12,7 @@ from mnemax.configs.base import Config
 from mnemax.kernels.mask import Mask
 from mnemax.layers.feedforward import Aux
 from mnemax.layers.memories import Entry, EntrySpec, Place, Reader
+from mnemax.layers.projections import gate_spec
 from mnemax.sharding import shard
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class RankingConfig(RetentionConfig):
 
     @override
     def entry(self, model: "ModelConfig", projection: "ProjectionConfig") -> EntrySpec:
-        return {"retention": jax.ShapeDtypeStruct((key_heads(model, projection),), jnp.dtype("float32"))}
+        return {"retention": gate_spec(key_heads(model, projection))}
 
 
 class Ranking(Retention):

@@ -11,6 +11,7 @@ from mnemax.configs.base import NonNegativeFloat, PositiveFloat
 from mnemax.layers.feedforward import Aux
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
+from mnemax.layers.projections import gate_spec
 from mnemax.layers.retention import Retention, RetentionConfig, key_heads
 from mnemax.sharding import use
 
@@ -41,8 +42,7 @@ class MergeDecisionConfig(RetentionConfig):
 
     @override
     def entry(self, model: "ModelConfig", projection: "ProjectionConfig") -> EntrySpec:
-        gate = jax.ShapeDtypeStruct((key_heads(model, projection),), jnp.dtype("float32"))
-        return {"decision": gate, "importance": gate}
+        return dict.fromkeys(("decision", "importance"), gate_spec(key_heads(model, projection)))
 
 
 class MergeDecision(Retention):

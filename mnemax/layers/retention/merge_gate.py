@@ -9,7 +9,8 @@ from jaxtyping import Array, Float
 
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
-from mnemax.layers.retention import Retention, RetentionConfig
+from mnemax.layers.projections import gate_spec
+from mnemax.layers.retention import Retention, RetentionConfig, key_heads
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import ModelConfig
@@ -25,14 +26,11 @@ class MergeGateConfig(RetentionConfig):
 
     @override
     def build(self, model: "ModelConfig", projection: "ProjectionConfig", init: "Init") -> "MergeGate":
-        return MergeGate(init.matrix((model.width, *self._heads(model, projection)), ("embed", "kv_heads")))
+        return MergeGate(init.matrix((model.width, key_heads(model, projection)), ("embed", "kv_heads")))
 
     @override
     def entry(self, model: "ModelConfig", projection: "ProjectionConfig") -> EntrySpec:
-        return {"merge": jax.ShapeDtypeStruct(self._heads(model, projection), jnp.dtype("float32"))}
-
-    def _heads(self, model: "ModelConfig", projection: "ProjectionConfig") -> tuple[int]:
-        return projection.entry(model)["k"].shape[:1]
+        return {"merge": gate_spec(key_heads(model, projection))}
 
 
 class MergeGate(Retention):
