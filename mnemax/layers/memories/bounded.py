@@ -65,9 +65,11 @@ class BoundedConfig(MemoryConfig):
     def refuses(self, attention: "AttentionConfig") -> str | None:
         if not isinstance(attention.retention, RankingConfig):
             return "keeps what a retention ranks highest, and the 'retention' of this layer ranks nothing"
+        kind = getattr(attention.projection, "kind", "?")
         if not hasattr(attention.projection, "kv_heads"):
-            kind = getattr(attention.projection, "kind", "?")
             return f"keeps other tokens for each key head, of which projection {kind} writes none"
+        if not attention.projection.by_head:
+            return f"keeps other tokens for each key head, and projection {kind} writes what belongs to no single one"
         return None
 
     @override

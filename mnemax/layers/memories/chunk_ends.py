@@ -46,6 +46,9 @@ class ChunkEndsConfig(MemoryConfig):
 
     @override
     def refuses(self, attention) -> str | None:
+        if not attention.projection.by_head:
+            kind = getattr(attention.projection, "kind", "?")
+            return f"drops tokens a key head apart, and projection {kind} writes what belongs to no single one"
         theirs = tuple(getattr(attention.projection, field, None) for field in ("chunk", "offset"))
         if theirs != (None, None) and theirs != (self.chunk, self.offset):
             return f"has (chunk, offset) = {(self.chunk, self.offset)}, and projection {theirs}: they must agree"

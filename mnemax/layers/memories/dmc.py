@@ -23,6 +23,7 @@ from mnemax.kernels.merge import merge
 from mnemax.layers.memories import Entry, EntrySpec, Memory, MemoryConfig, Place, Slots, State, beside, laid_out_as
 
 if TYPE_CHECKING:
+    from mnemax.configs.schema import AttentionConfig
     from mnemax.layers.projections import Projection
 
 GONE = -1e4  # the logit of a mean that is certainly merged away
@@ -38,6 +39,11 @@ class DMCConfig(MemoryConfig):
     """Tokens a slot that are certain: where a head has no slot left, a token merges whatever was decided. 1: never forced."""
     slack: NonNegativeInt = 16
     """Slots beyond that."""
+
+    @override
+    def refuses(self, attention: "AttentionConfig") -> str | None:
+        reason = attention.projection.unpaired
+        return None if reason is None else f"averages keys and values, and {reason}"
 
     @override
     def build(self, entry: EntrySpec, init) -> "DMC":

@@ -115,6 +115,8 @@ class KVMConfig(MemoryConfig):
 
     @override
     def refuses(self, attention: "AttentionConfig") -> str | None:
+        if reason := attention.projection.unpaired:
+            return f"sums keys and values, and {reason}"
         rope, width = (getattr(attention.projection, field, None) for field in ("rope", "head_width"))
         rotated = 0 if rope is None or width is None else 2 * (int(width * rope.fraction) // 2)
         if self.rotated != rotated:

@@ -42,7 +42,10 @@ class MatrixConfig(MemoryConfig):
     def refuses(self, attention: "AttentionConfig") -> str | None:
         rope, rotated = (getattr(attention.projection, field, None) for field in ("rope", "rotated"))
         late = rope is not None and rotated == "read"
-        return "sums keys, which projection.rotated: read would rotate too late" if late else None
+        if late:
+            return "sums keys, which projection.rotated: read would rotate too late"
+        reason = attention.projection.unpaired
+        return None if reason is None else f"sums products of keys and values, and {reason}"
 
     @override
     def refuses_length(self, longest: int) -> str | None:

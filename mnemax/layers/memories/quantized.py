@@ -96,6 +96,9 @@ class QuantizedConfig(MemoryConfig):
 
     @override
     def refuses(self, attention) -> str | None:
+        rope, rotated, relative = (getattr(attention.projection, field, None) for field in ("rope", "rotated", "relative"))
+        if relative is not None or (rope is not None and rotated == "read"):
+            return "hands tokens on with the row index at which they left its window, by which keys would be rotated when read"
         reason = self.inner.refuses(attention)
         return None if reason is None else f"has an inner memory that {reason}"
 

@@ -25,6 +25,16 @@ class ProjectionConfig(Config):
     heads: int
     """Query heads, N."""
 
+    @property
+    def by_head(self) -> bool:
+        """Whether every leaf of an entry has the same heads, each of which may then keep tokens of its own."""
+        return True
+
+    @property
+    def unpaired(self) -> str | None:
+        """Why an entry is no pair of a key and a value a head, from which alone all follows: those may be summed and averaged."""
+        return None
+
     def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "Projection":
         """The module; `reads`: the layer reads another's memory, so it has no weights for entries."""
         raise NotImplementedError

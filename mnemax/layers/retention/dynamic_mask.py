@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from mnemax.errors import UserError
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, Place
 from mnemax.layers.retention import Ranking, RankingConfig
@@ -26,7 +27,11 @@ class DynamicMaskConfig(RankingConfig):
 
     @override
     def build(self, model: "ModelConfig", projection: "ProjectionConfig", init: "Init") -> "DynamicMask":
-        return DynamicMask(self, projection.entry(model)["v"].shape, init)
+        if "v" not in (entry := projection.entry(model)):
+            raise UserError(
+                f"retention dynamic_mask looks at values, and projection {getattr(projection, 'kind', '?')} writes none."
+            )
+        return DynamicMask(self, entry["v"].shape, init)
 
 
 class DynamicMask(Ranking):

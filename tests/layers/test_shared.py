@@ -1,0 +1,147 @@
+"""Shared matrices against plain formulas in numpy, their bytes, and where they are refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from mnemax.configs.load import load_model
+from mnemax.errors import UserError
+from mnemax.evaluation.accounting import state_bytes
+from mnemax.layers.attention import Attention
+from mnemax.layers.memories import Place
+from mnemax.layers.param import Init
+from mnemax.models.params import weights
+from tests.laws.conftest import Architecture
+
+T = 19
+X = np.random.default_rng(0).standard_normal((2, T, 64)).astype(np.float32)
+PROJECTION = "layer.attention.projection"
+
+
+def layer_and_weights(model: str, *overrides: str):
+    """The projection of a model's layers with weights of every size, what the layer makes of X, and the weights in float64."""
+    config = load_model(model, [f"{PROJECTION}.{override}" for override in overrides])
+    attention = Attention(config.layers[0].attention, config, Init(config, jax.random.key(0)))
+    rng = np.random.default_rng(1)
+    state = jax.tree.map(lambda a: a + 0.2 * rng.standard_normal(a.shape).astype(np.float32), nnx.state(attention, nnx.Param))
+    nnx.update(attention, state)
+    index = jnp.arange(T)
+    out = attention(jnp.asarray(X), Place(index, jnp.tile(index, (2, 1))), None, {}, "auto")[0]
+    named = {".".join(map(str, path[1:])): np.asarray(v[...], np.float64) for path, v in nnx.to_flat_state(state)}
+    return config.layers[0].attention.projection, out, named
+
+
+def normed(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + 1e-6) * scale
+
+
+def turned(x: np.ndarray, angle: np.ndarray) -> np.ndarray:
+    """Pairs (i, i + half) of x [B, T, N, 2 half] as complex numbers, turned by angle [T, half]."""
+    half = x.shape[-1] // 2
+    z = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angle)[:, None]
+    return np.concatenate([z.real, z.imag], axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides"),
+    [
+        ("shared_kv", ()),
+        ("shared_kv_mqa", ()),
+        ("shared_kv", ("rope=null", "scale=0.7")),
+        ("shared_qk", ()),
+        ("shared_qkv", ("scale=0.3",)),
+        ("shared_qk", ("qk_norm=head", "relative=3")),
+    ],
+)
+def test_the_formula(model, overrides):
+    c, out, w = layer_and_weights(model, *overrides)
+    heads = lambda name: np.einsum("btd,dnh->btnh", X, w[name])  # noqa: E731
+    k = heads("w_k")
+    q = heads("w_q") if c.share == "kv" else k
+    v = heads("w_v") if c.share == "qk" else k
+    if c.qk_norm == "head":
+        q, k = normed(q, w["q_norm.scale"]), normed(k, w["k_norm.scale"])
+    if c.rope is not None:
+        angle = np.arange(T)[:, None] * 10_000.0 ** (-np.arange(0, c.head_width, 2) / c.head_width)
+        q, k = turned(q, angle), turned(k, angle)
+    k, v = (np.repeat(x, c.heads // c.kv_heads, axis=2) for x in (k, v))
+    logits = (c.head_width**-0.5 if c.scale is None else c.scale) * np.einsum("btnh,bsnh->bnts", q, k)
+    if c.relative is not None:  # a Fourier series in the distance, as a table [N, T, T]
+        distance = np.arange(T)[:, None] - np.arange(T)
+        wave = distance[..., None] * 10_000.0 ** (-np.arange(c.relative) / c.relative)
+        a, b = np.split(w["u"], 2, axis=-1)
+        logits += np.einsum("nf,ijf->nij", a, np.cos(wave)) - np.einsum("nf,ijf->nij", b, np.sin(wave))
+    logits = np.where(np.tril(np.ones((T, T), bool)), logits, -np.inf)
+    p = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    expected = np.einsum("bnts,bsnh,nhd->btd", p / p.sum(axis=-1, keepdims=True), v, w["w_o"])
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_fresh_model_tells_before_from_after():
+    """The logit of (i, j) is not that of (j, i), whatever the tokens."""
+    c = load_model("shared_qk")
+    u = np.asarray(c.layers[0].attention.projection.build(c, Init(c, jax.random.key(0)), reads=False).u[...])
+    wave = np.array([1.0, -1.0])[:, None] * 10_000.0 ** (-np.arange(4) / 4)  # one token before and one after
+    a, b = np.split(u, 2, axis=-1)
+    before, after = (a @ np.cos(wave).T - b @ np.sin(wave).T).T
+    assert (np.abs(before - after) > 1e-3).all()
+
+
+@pytest.mark.parametrize(("kv_heads", "share"), [(16, 1 / 2), (4, 1 / 8), (1, 1 / 32)])
+def test_bytes_beside_multi_head_attention(kv_heads, share):
+    """16 heads: one half with as many keys, 12.5 % with 4, 3.1 % with one: 96.9 % saved."""
+    sizes = ["dtype=bfloat16", f"{PROJECTION}.heads=16"]
+    of = lambda model, keys: state_bytes(load_model(model, [*sizes, f"{PROJECTION}.kv_heads={keys}"]), 2, 200) - 4  # noqa: E731
+    assert of("shared_kv", kv_heads) == share * of("mha", 16)
+
+
+def test_matrices_are_as_many_as_said():
+    assert [name for name in weights(load_model("shared_qkv")) if "attention.projection.w_" in name] == [
+        "stages.0.layers.0.attention.projection.w_k",
+        "stages.0.layers.0.attention.projection.w_o",
+    ]
+
+
+REFUSED = {
+    "queries for several heads of keys": (["kv_heads=2", "share=qk", "relative=4"], "kv_heads (2) must equal heads (4)"),
+    "rotation alone": (["share=qkv", "kv_heads=4"], "rope leaves the logits of share: qkv the same"),
+    "that names the field": (["share=qk", "kv_heads=4"], "set 'relative' or 'rope: null'"),
+    "heads that do not divide": (["kv_heads=3"], "heads (4) is not divisible by kv_heads (3)"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "says"), REFUSED.values(), ids=REFUSED)
+def test_refused(overrides, says):
+    with pytest.raises(UserError) as refusal:
+        load_model("shared_kv", [f"{PROJECTION}.{override}" for override in overrides])
+    assert says in str(refusal.value) and str(refusal.value).count("\n") == 0
+
+
+MEMORIES = {
+    "dmc": ("{kind: dmc}", "{kind: merge_decision, compression: 4}", "writes keys alone"),
+    "kvm": ("{kind: kvm, chunk: 4, rotated: 16}", "null", "writes keys alone"),
+    "taylor": ("{kind: taylor, chunk: 8}", "null", "rotate too late"),
+    "quantized": ("{kind: quantized}", "null", "rotated when read"),
+    "bounded": ("{kind: bounded, budget: 8}", "{kind: dynamic_mask}", "looks at values"),
+}
+
+
+@pytest.mark.parametrize(("memory", "retention", "says"), MEMORIES.values(), ids=MEMORIES)
+def test_memories_that_need_more_than_keys(memory, retention, says):
+    with pytest.raises(UserError, match=says):
+        weights(load_model("shared_kv", [f"layer.attention.memory={memory}", f"layer.attention.retention={retention}"]))
+
+
+@pytest.mark.parametrize(("model", "retention"), [("shared_kv", "{kind: key_norm}"), ("shared_qkv", "{kind: h2o}")])
+def test_bounded_slots_of_keys_alone(model, retention):
+    """Steps equal the parallel form, the relative term and the rotation following each key's own index."""
+    memory = ["layer.attention.memory={kind: bounded, budget: 7}", f"layer.attention.retention={retention}"]
+    architecture = Architecture(model, load_model(model, memory))
+    tokens, places = architecture.tokens(), np.tile(np.arange(24, dtype=np.int32), (2, 1))
+    state, found = architecture.init_state(2, 24), []
+    for i in range(24):
+        logits, state = architecture.decode(tokens[:, i : i + 1], places[:, i : i + 1], state)
+        found.append(logits)
+    np.testing.assert_allclose(np.concatenate(found, axis=1), architecture.logits(tokens, places), rtol=1e-4, atol=3e-5)
