@@ -1,47 +1,18 @@
 """Shared matrices against plain formulas in numpy, their bytes, and where they are refused."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from mnemax.configs.load import load_model
 from mnemax.errors import UserError
 from mnemax.evaluation.accounting import state_bytes
-from mnemax.layers.attention import Attention
-from mnemax.layers.memories import Place
 from mnemax.layers.param import Init
 from mnemax.models.params import weights
 from tests.laws.conftest import Architecture
+from tests.layers.plain import T, X, attended, heads, layer_and_weights, logits, normed, turned
 
-T = 19
-X = np.random.default_rng(0).standard_normal((2, T, 64)).astype(np.float32)
 PROJECTION = "layer.attention.projection"
-
-
-def layer_and_weights(model: str, *overrides: str):
-    """The projection of a model's layers with weights of every size, what the layer makes of X, and the weights in float64."""
-    config = load_model(model, [f"{PROJECTION}.{override}" for override in overrides])
-    attention = Attention(config.layers[0].attention, config, Init(config, jax.random.key(0)))
-    rng = np.random.default_rng(1)
-    state = jax.tree.map(lambda a: a + 0.2 * rng.standard_normal(a.shape).astype(np.float32), nnx.state(attention, nnx.Param))
-    nnx.update(attention, state)
-    index = jnp.arange(T)
-    out = attention(jnp.asarray(X), Place(index, jnp.tile(index, (2, 1))), None, {}, "auto")[0]
-    named = {".".join(map(str, path[1:])): np.asarray(v[...], np.float64) for path, v in nnx.to_flat_state(state)}
-    return config.layers[0].attention.projection, out, named
-
-
-def normed(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + 1e-6) * scale
-
-
-def turned(x: np.ndarray, angle: np.ndarray) -> np.ndarray:
-    """Pairs (i, i + half) of x [B, T, N, 2 half] as complex numbers, turned by angle [T, half]."""
-    half = x.shape[-1] // 2
-    z = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angle)[:, None]
-    return np.concatenate([z.real, z.imag], axis=-1)
 
 
 @pytest.mark.parametrize(
@@ -56,27 +27,22 @@ def turned(x: np.ndarray, angle: np.ndarray) -> np.ndarray:
     ],
 )
 def test_the_formula(model, overrides):
-    c, out, w = layer_and_weights(model, *overrides)
-    heads = lambda name: np.einsum("btd,dnh->btnh", X, w[name])  # noqa: E731
-    k = heads("w_k")
-    q = heads("w_q") if c.share == "kv" else k
-    v = heads("w_v") if c.share == "qk" else k
+    attention, out, w = layer_and_weights(model, *overrides)
+    c = attention.projection
+    k = heads(X, w["w_k"])
+    q = heads(X, w["w_q"]) if c.share == "kv" else k
+    v = heads(X, w["w_v"]) if c.share == "qk" else k
     if c.qk_norm == "head":
         q, k = normed(q, w["q_norm.scale"]), normed(k, w["k_norm.scale"])
     if c.rope is not None:
-        angle = np.arange(T)[:, None] * 10_000.0 ** (-np.arange(0, c.head_width, 2) / c.head_width)
-        q, k = turned(q, angle), turned(k, angle)
-    k, v = (np.repeat(x, c.heads // c.kv_heads, axis=2) for x in (k, v))
-    logits = (c.head_width**-0.5 if c.scale is None else c.scale) * np.einsum("btnh,bsnh->bnts", q, k)
+        q, k = turned(q), turned(k)
+    z = logits(q, k, c.head_width**-0.5 if c.scale is None else c.scale)
     if c.relative is not None:  # a Fourier series in the distance, as a table [N, T, T]
         distance = np.arange(T)[:, None] - np.arange(T)
         wave = distance[..., None] * 10_000.0 ** (-np.arange(c.relative) / c.relative)
         a, b = np.split(w["u"], 2, axis=-1)
-        logits += np.einsum("nf,ijf->nij", a, np.cos(wave)) - np.einsum("nf,ijf->nij", b, np.sin(wave))
-    logits = np.where(np.tril(np.ones((T, T), bool)), logits, -np.inf)
-    p = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    expected = np.einsum("bnts,bsnh,nhd->btd", p / p.sum(axis=-1, keepdims=True), v, w["w_o"])
-    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+        z += np.einsum("nf,ijf->nij", a, np.cos(wave)) - np.einsum("nf,ijf->nij", b, np.sin(wave))
+    np.testing.assert_allclose(out, attended(z, v, w["w_o"]), rtol=1e-4, atol=1e-4)
 
 
 def test_a_fresh_model_tells_before_from_after():
