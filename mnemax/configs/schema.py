@@ -25,6 +25,15 @@ else:
     Objective = registry.union("objective")
 
 
+class EntryResidualConfig(Config):
+    """Parts of an entry are moved towards what another layer wrote of the same token (value residual, arXiv 2410.17897)."""
+
+    of: str
+    """The name that the other layer writes."""
+    leaves: Annotated[tuple[str, ...], Field(min_length=1)] = ("v",)
+    """Leaves of the entry; each head of each learns how far, from 1/2 on."""
+
+
 class AttentionConfig(Config):
     """The choices of an attention layer (the kernel is chosen by the run)."""
 
@@ -37,11 +46,14 @@ class AttentionConfig(Config):
     """Reads the memory that another layer published; this layer then keeps nothing of its own."""
     sink_logits: bool = False
     """A learned logit a head that joins the softmax and carries no value (gpt-oss)."""
+    output_gate: Literal["none", "head", "element"] = "none"
+    """What sigmoid(W x) multiplies before heads are joined: a head's output whole, or each number of it (arXiv 2505.06708)."""
+    entry_residual: EntryResidualConfig | None = None
 
     @model_validator(mode="after")
     def _one_role(self) -> Self:
         if self.read is not None:
-            for field in ("write", "retention"):
+            for field in ("write", "retention", "entry_residual"):
                 if getattr(self, field) is not None:
                     raise ValueError(f"'{field}' cannot stand beside 'read: {self.read}': a reader keeps nothing of its own")
         return self
@@ -83,6 +95,18 @@ class StageConfig(Config):
 
     repeat: PositiveInt = 1
     layers: Annotated[tuple[LayerConfig, ...], Field(min_length=1)]
+    passes: PositiveInt | None = None
+    """Layer-condensed: layers may read what an upper layer of the stage writes, of earlier tokens. Rows and prompts run the stage
+    this often, each time reading what the time before wrote; exact for as many tokens, and for decode steps."""
+    trained_passes: PositiveInt = 2
+    """The last passes, those that gradients flow through."""
+
+    @property
+    def condensed(self) -> dict[str, int]:
+        """The names that a layer reads before they are written, and the layer that writes each."""
+        writers = {layer.attention.write: i for i, layer in enumerate(self.layers) if layer.attention.write is not None}
+        reads = [(layer.attention.read, i) for i, layer in enumerate(self.layers)]
+        return {name: writers[name] for name, i in reads if name in writers and i < writers[name]}
 
 
 class InitConfig(Config):
@@ -138,23 +162,82 @@ class ModelConfig(Config):
         published: dict[str, AttentionConfig] = {}
         for s, stage in enumerate(self.stages):
             names = dict(published)
+            upper = self._upper(stage, f"stages[{s}]")
             for i, layer in enumerate(stage.layers):
                 where, attention = f"stages[{s}].layers[{i}].attention", layer.attention
                 if attention.read is None and (reason := attention.memory.refuses_length(self.max_length)):
                     raise ValueError(f"{where}.memory: {reason}")
+                self._check_reads(attention, names, upper, where)
                 if (name := attention.write) is not None:
                     if name in names:
                         raise ValueError(f"{where}.write: the name '{name}' is written twice")
                     names[name] = attention
-                if (name := attention.read) is not None:
-                    if name not in names:
-                        known = ", ".join(sorted(names)) or "none"
-                        raise ValueError(f"{where}.read: no layer before it writes '{name}' (written so far: {known})")
-                    if reason := attention.projection.cannot_read(names[name].projection):
-                        raise ValueError(f"{where}.projection cannot read '{name}': {reason}")
             if stage.repeat == 1:
                 published = names
         return self
+
+    def _upper(self, stage: StageConfig, where: str) -> dict[str, AttentionConfig]:
+        """What layers of a stage may read of upper ones."""
+        if stage.passes is None:
+            return {}
+        upper = {name: stage.layers[i].attention for name, i in stage.condensed.items()}
+        if not upper:
+            raise ValueError(f"{where}.passes ({stage.passes}) has no use: no layer of the stage reads what an upper one writes")
+        for name, writer in upper.items():
+            if not writer.memory.plain_slots or writer.retention is not None:
+                kind = registry.kind_of(type(writer.memory))
+                raise ValueError(
+                    f"{where}.passes: '{name}' is read before it is written, which takes a memory of plain slots (full, window) "
+                    f"and no retention, not memory {kind}"
+                )
+        return upper
+
+    def _check_reads(
+        self, attention: AttentionConfig, names: dict[str, AttentionConfig], upper: dict[str, AttentionConfig], where: str
+    ) -> None:
+        if (name := attention.read) is not None:
+            if (writer := (names | upper).get(name)) is None:
+                known = ", ".join(sorted(names)) or "none"
+                raise ValueError(f"{where}.read: no layer before it writes '{name}' (written so far: {known})")
+            if reason := attention.projection.cannot_read(writer.projection):
+                raise ValueError(f"{where}.projection cannot read '{name}': {reason}")
+        if (residual := attention.entry_residual) is not None:
+            if residual.of not in names:
+                known = ", ".join(sorted(names)) or "none"
+                raise ValueError(f"{where}.entry_residual.of: no layer before it writes '{residual.of}' (written so far: {known})")
+            mine, theirs = attention.projection.entry(self), names[residual.of].projection.entry(self)
+            for leaf in residual.leaves:
+                if leaf not in mine or leaf not in theirs or mine[leaf].shape != theirs[leaf].shape:
+                    shapes = (spec[leaf].shape if leaf in spec else "none" for spec in (mine, theirs))
+                    raise ValueError("{}.entry_residual.leaves: '{}' has shape {} here and {} where '{}' is written".format(
+                        where, leaf, *shapes, residual.of
+                    ))  # fmt: skip
+
+    @property
+    def sources(self) -> list[AttentionConfig]:
+        """For every layer, whose memory it reads: its own, or that of the layer that writes the name it reads."""
+        found, published = [], {}
+        for stage in self.stages:
+            attentions = [layer.attention for layer in stage.layers]
+            names = published | {attention.write: attention for attention in attentions if attention.write is not None}
+            found += [attention if attention.read is None else names[attention.read] for attention in attentions] * stage.repeat
+            published = names if stage.repeat == 1 else published
+        return found
+
+    @property
+    def last_kept(self) -> tuple[int, int | None]:
+        """The last stage that remembers anything, and its layer that only a prompt's last token need leave, where there is one."""
+
+        def keeps(layer: LayerConfig) -> bool:
+            return layer.attention.read is None or bool(layer.attention.projection.tail(self, reads=True))
+
+        s = max(s for s, stage in enumerate(self.stages) if any(map(keeps, stage.layers)))
+        stage = self.stages[s]
+        i = max(i for i, layer in enumerate(stage.layers) if keeps(layer))
+        attention = stage.layers[i].attention
+        plain = attention.memory.plain_slots and attention.read is None and attention.retention is None
+        tail = attention.projection.tail(self, reads=attention.read is not None)
+        return s, i if plain and not tail and stage.repeat == 1 and stage.passes is None else None
 
     @property
     def layers(self) -> list[LayerConfig]:

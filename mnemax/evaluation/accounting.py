@@ -49,13 +49,9 @@ def parameters(config: "ModelConfig") -> int:
 
 def layer_costs(config: "ModelConfig", context: int) -> list[LayerCost]:
     """Every layer's bytes for one row of `context` tokens."""
-    writers: dict[str, LayerConfig] = {}
     costs = []
-    for layer in config.layers:
+    for layer, source in zip(config.layers, config.sources, strict=True):
         attention = layer.attention
-        if attention.write is not None:
-            writers[attention.write] = layer
-        source = attention if attention.read is None else writers[attention.read].attention
         reads = attention.read is not None
         entry, tail = source.entry(config), entry_bytes(attention.projection.tail(config, reads=reads))
         written = 0 if reads else entry_bytes(entry)
@@ -83,14 +79,9 @@ def forward_flops(config: "ModelConfig", length: int) -> float:
     described = weights(config)
     matrices = sum(w.size for name, w in described.items() if w.contract and name not in ("embedding", "unembedding"))
     flops = 2.0 * (matrices + config.width * config.vocab_size)
-    writers = {}
     sample = range(1, length + 1, max(1, length // 256))
-    for layer in config.layers:
-        attention = layer.attention
-        if attention.write is not None:
-            writers[attention.write] = attention
-        memory = attention.memory if attention.read is None else writers[attention.read].memory
-        flops += sum(memory.flops(context, attention.projection, config) for context in sample) / len(sample)
+    for layer, source in zip(config.layers, config.sources, strict=True):
+        flops += sum(source.memory.flops(context, layer.attention.projection, config) for context in sample) / len(sample)
     return flops
 
 

@@ -18,7 +18,7 @@ NEVER = jnp.iinfo(jnp.int32).max  # of `evict_at`, and past every row index
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["q_index", "q_start", "k_index", "evict_at"],
-    meta_fields=["window", "sinks", "aligned"],
+    meta_fields=["window", "sinks", "aligned", "strict"],
 )
 @dataclass(frozen=True)
 class Mask:
@@ -32,6 +32,7 @@ class Mask:
         sinks: first tokens of the document that are seen in spite of the window.
         aligned: keys are the queries' own tokens in the same order, so that blocks above the diagonal need no work.
         evict_at: row index of the first query that no longer sees the key, a head apart; None: nothing is evicted.
+        strict: a query does not see its own token either.
     """
 
     q_index: Int[Array, " T"]
@@ -41,12 +42,13 @@ class Mask:
     sinks: int = 0
     aligned: bool = False
     evict_at: Int[Array, "B S K"] | None = None
+    strict: bool = False
 
     def allowed(self) -> Bool[Array, "B K_or_1 T S"]:
         """The mask itself, with a head axis of 1 where all heads keep the same tokens."""
         k = self._keys()
         q, start = self.q_index[None, None, :, None], self.q_start[:, None, :, None]
-        seen = (start <= k) & (k <= q)
+        seen = (start <= k) & (k < q if self.strict else k <= q)
         if self.window is not None:
             near = q - k < self.window
             seen &= (near | (k - start < self.sinks)) if self.sinks else near

@@ -32,11 +32,11 @@ class Block(nnx.Module):
         self.feedforward_post_norm = norm("post")
 
     def __call__(
-        self, x: Float[Array, "B T D"], place: Place, state: State, bus: Bus, implementation: str
-    ) -> tuple[Float[Array, "B T D"], State, Bus, Aux]:
-        """New residual stream, state, bus, and auxiliary scalars of attention and feed-forward."""
-        y, state, bus, total = self.attention(_apply(self.attention_norm, x), place, state, bus, implementation)
-        x = x + _apply(self.attention_post_norm, y)
+        self, x: Float[Array, "B T D"], place: Place, state: State, bus: Bus, implementation: str, *, last: bool = False
+    ) -> tuple[Float[Array, "B T_or_1 D"], State, Bus, Aux]:
+        """New residual stream (`last`: of the last token alone), state, bus, and auxiliary scalars of both parts."""
+        y, state, bus, total = self.attention(_apply(self.attention_norm, x), place, state, bus, implementation, last=last)
+        x = (x[:, -1:] if last else x) + _apply(self.attention_post_norm, y)
         y, aux = self.feedforward(_apply(self.feedforward_norm, x))
         return x + _apply(self.feedforward_post_norm, y), state, bus, add_aux(total, aux)
 

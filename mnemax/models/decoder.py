@@ -53,14 +53,17 @@ class Decoder(nnx.Module):
         positions: Int[Array, "B T"] | None = None,
         state: DecodeState | None = None,
         *,
+        last: bool = False,
         remat: str = "none",
         implementation: str = "auto",
-    ) -> tuple[Float[Array, "B T D"], DecodeState | None, Aux]:
+    ) -> tuple[Float[Array, "B T_or_1 D"], DecodeState | None, Aux]:
         """The final normed residual stream, the new state, and auxiliary scalars summed over layers.
 
         Args:
             positions: position of each token in its document; default: the row is one document.
             state: what was written before; None: the tokens are whole rows.
+            last: only the last token's output is wanted, [B, 1, D]. Layers past the last that remembers anything then see no other
+                token, which is YOCO's early exit of prefill (arXiv 2405.05254, section 2.3). Needs a state.
         """
         before = jnp.int32(0) if state is None else state.length
         index = before + jnp.arange(tokens.shape[1], dtype=jnp.int32)
@@ -69,11 +72,15 @@ class Decoder(nnx.Module):
         place = Place(index, shard(positions, "batch", "seq"))
         x, bus, total = self.embed(tokens), {}, {}
         states: list[Any] = []
+        final, layer = self.config.last_kept
         for i, stage in enumerate(self.stages):
             given = None if state is None else state.stages[i]
-            x, new, bus, aux = stage(x, place, given, bus, remat=remat, implementation=implementation)
+            cut = layer if last and i == final else None
+            x, new, bus, aux = stage(x, place, given, bus, remat=remat, implementation=implementation, cut=cut)
             states.append(new)
             total = add_aux(total, aux)
+            if last and i == final:
+                x, place = x[:, -1:], place.last
         after = None if state is None else DecodeState(before + tokens.shape[1], states)
         return self.norm(x), after, total
 

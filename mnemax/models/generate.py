@@ -160,8 +160,8 @@ def pad_prompts(prompts: Sequence[Sequence[int]]) -> tuple[Int[np.ndarray, "B T"
 
 def _prefill(config, sampling, params: Params, state: DecodeState, tokens, positions, key):
     model = bind(config, params)
-    x, after, _ = model.hidden(tokens, positions, state)
-    return sample(model.logits(x[:, -1:])[:, 0], key, sampling), after
+    x, after, _ = model.hidden(tokens, positions, state, last=tokens.shape[1] > 1)
+    return sample(model.logits(x)[:, 0], key, sampling), after
 
 
 def _step(config, sampling, params: Params, state: DecodeState, token, position, key):

@@ -1,5 +1,6 @@
 """A stage: a short list of layers, repeated; stacked and scanned, so that compile time is flat in depth."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -57,12 +58,17 @@ class Stage(nnx.Module):
         *,
         remat: str = "none",
         implementation: str = "auto",
-    ) -> tuple[Float[Array, "B T D"], list[State] | None, Bus, Aux]:
-        """Residual stream, states (stacked over repeats), bus for the next stage, auxiliary scalars summed over repeats."""
+        cut: int | None = None,
+    ) -> tuple[Float[Array, "B T_or_1 D"], list[State] | None, Bus, Aux]:
+        """Residual stream, states (stacked over repeats), bus for the next stage, auxiliary scalars summed over repeats.
+
+        `cut`: the layer of which, and after which, only the last token's output is needed.
+        """
 
         def repeat(x: jax.Array, layers_and_states: Any) -> Any:
+            run = _run if self.config.passes is None else self._condensed
             layers, states = layers_and_states
-            x, states, names, aux = _run(layers, states, x, place, bus, implementation)
+            x, states, names, aux = run(layers, states, x, place, bus, implementation, cut)
             return x, (states, names if self.config.repeat == 1 else None, aux)
 
         if remat in REMAT:
@@ -74,6 +80,38 @@ class Stage(nnx.Module):
             return x, jax.tree.map(lambda a: a[None], states), bus, aux
         x, (states, _, aux) = jax.lax.scan(repeat, x, (self.layers, states))
         return x, states, bus, jax.tree.map(jnp.sum, aux)
+
+    def _condensed(self, layers, states, x: jax.Array, place: Place, bus: Bus, implementation: str, cut: int | None):
+        """As `_run`, where layers read what an upper one writes (layer-condensed sharing, arXiv 2405.10637, section 2.2).
+
+        Every pass runs the stage on the same input; what is read of an upper layer is what it wrote in the pass before, in the
+        first one zeros, and of earlier tokens only. After n passes the first n tokens are exact, so a decode step needs one.
+        """
+        assert self.config.passes is not None  # or `_run` would do
+        passes = min(self.config.passes, x.shape[1])
+        trained = min(self.config.trained_passes, passes)
+        upper = self.config.condensed
+        seen = {
+            name: layers[i].attention.unwritten(x, place, None if states is None else states[i], implementation)
+            for name, i in upper.items()
+        }
+
+        def once(inputs, seen: Bus):
+            layers, states, x, bus = inputs
+            earlier = {name: replace(one, view=replace(one.view, strict=True)) for name, one in seen.items()}
+            return _run(layers, states, x, place, bus | earlier, implementation, cut)
+
+        def written(inputs, seen: Bus) -> Bus:
+            names = once(inputs, seen)[2]
+            return {name: names[name] for name in upper}
+
+        inputs = (layers, states, x, bus)
+        if passes > trained:
+            still, seen = jax.lax.stop_gradient((inputs, seen))
+            seen, _ = jax.lax.scan(lambda seen, _: (written(still, seen), None), seen, length=passes - trained)
+        for _ in range(trained - 1):
+            seen = written(inputs, seen)
+        return once(inputs, seen)
 
     @property
     def unstacked(self) -> bool:
@@ -95,12 +133,13 @@ def _is_tuple(node: Any) -> bool:
     return isinstance(node, tuple) and len(node) > 0 and not hasattr(node, "_fields")
 
 
-def _run(layers: nnx.List, states: list[State] | None, x: jax.Array, place: Place, bus: Bus, implementation: str):
+def _run(layers: nnx.List, states: list[State] | None, x: jax.Array, place: Place, bus: Bus, implementation: str, cut: int | None):
     """The layers of one repeat; `states` has one entry a layer, None for whole rows."""
     new: list[State] = []
     total: Aux = {}
     for i, layer in enumerate(layers):
-        x, state, bus, aux = layer(x, place, None if states is None else states[i], bus, implementation)
+        x, state, bus, aux = layer(x, place, None if states is None else states[i], bus, implementation, last=i == cut)
+        place = place.last if i == cut else place
         new.append(state)
         total = add_aux(total, aux)
     return x, None if states is None else new, bus, total

@@ -47,6 +47,11 @@ class Place:
     def start(self) -> Int[Array, "B T"]:
         return self.index - self.positions
 
+    @property
+    def last(self) -> "Place":
+        """Where the last of the tokens stands."""
+        return Place(self.index[-1:], self.positions[:, -1:])
+
 
 @dataclass(frozen=True)
 class Reader:
@@ -68,7 +73,7 @@ class Reader:
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["entries", "index", "bias", "slope", "evict_at"],
-    meta_fields=["window", "sinks", "aligned"],
+    meta_fields=["window", "sinks", "aligned", "strict"],
 )
 @dataclass(frozen=True)
 class Slots:
@@ -77,7 +82,7 @@ class Slots:
     Attributes:
         entries: what the slots hold, each leaf [B, S, ...].
         index: row index of the token in each slot, [B or 1, S] or a head apart [B, S, K]; negative: empty.
-        window, sinks, aligned: as in `Mask`.
+        window, sinks, aligned, strict: as in `Mask`.
         bias, slope, evict_at: as in `kernels.attend`.
     """
 
@@ -89,12 +94,13 @@ class Slots:
     bias: Float[Array, "B S K"] | None = None
     slope: Float[Array, "B S K"] | None = None
     evict_at: Int[Array, "B S K"] | None = None
+    strict: bool = False
 
     def read(
         self, query: Any, projection: "Projection", place: Place, implementation: str
     ) -> tuple[Float[Array, "B T N Hv"], Float[Array, "B T N"]]:
         """Attention over the slots: output and log-sum-exp. A memory that is no slot set gives a view with its own `read`."""
-        mask = Mask(place.index, place.start, self.index, self.window, self.sinks, self.aligned)
+        mask = Mask(place.index, place.start, self.index, self.window, self.sinks, self.aligned, strict=self.strict)
         terms = {"key_bias": self.bias, "key_slope": self.slope, "evict_at": self.evict_at}
         given = {name: term for name, term in terms.items() if term is not None}  # not every projection knows of terms
         return projection.attend(query, self.entries, mask, implementation, **given)
@@ -109,6 +115,9 @@ class MemoryConfig(Config):
     """Gates that it cannot do without."""
     normalised: ClassVar[bool] = True
     """Whether it is read by a softmax, which has a log-sum-exp."""
+    plain_slots: ClassVar[bool] = False
+    """Whether its view is `Slots` that follow from the entries alone, so that any queries may read it: the last token's only, or
+    those of a lower layer."""
 
     def build(self, entry: EntrySpec, init: "Init") -> "Memory":
         """The memory for entries of this shape; most have no weights."""

@@ -1,6 +1,6 @@
 """Full memory: every token is kept (Vaswani et al. 2017, arXiv 1706.03762)."""
 
-from typing import Literal, override
+from typing import ClassVar, Literal, override
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ class FullConfig(MemoryConfig):
     """Every token is kept: `capacity` entries a row."""
 
     kind: Literal["full"] = "full"
+    plain_slots: ClassVar[bool] = True
 
     @override
     def build(self, entry: EntrySpec, init) -> "Full":

@@ -4,7 +4,7 @@ Window: Beltagy et al. 2020 (arXiv 2004.05150), as in Mistral and Gemma. Sinks: 
 their own positions rather than re-numbered.
 """
 
-from typing import Literal, override
+from typing import ClassVar, Literal, override
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ class WindowConfig(MemoryConfig):
     """The latest `size` tokens, the present one counted, and the document's first `sinks`."""
 
     kind: Literal["window"] = "window"
+    plain_slots: ClassVar[bool] = True
     size: PositiveInt
     sinks: NonNegativeInt = 0
 
