@@ -207,6 +207,22 @@ def import_(
     import_folder(source, out)
 
 
+@app.command()
+def convert(
+    folder: RunFolder,
+    out: Annotated[Path, typer.Option(help="The new model's folder.", show_default=False)],
+    overrides: Overrides = None,
+    to: Annotated[str | None, typer.Option(metavar="CONFIG", help="The new model's configuration; default: RUN's own.")] = None,
+    step: Annotated[int | None, typer.Option(help="A checkpoint's step; default: the newest.")] = None,
+    calibrate: Annotated[int, typer.Option(help="Tokens of RUN's data to fit latents to; 0: the weights alone.", min=0)] = 8192,
+) -> None:
+    """Turn a model into one of a smaller cache, fewer heads, shared layers or a latent, to train on from there."""
+    from mnemax.launch.convert import convert_run
+
+    _cache_compilations()
+    convert_run(folder, to, overrides or [], out, step, calibrate)
+
+
 @data_app.command()
 def prepare(
     sources: Sources,
