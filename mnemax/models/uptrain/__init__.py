@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from mnemax.configs.schema import ModelConfig
-from mnemax.models.params import Params, Weight, different, init_params
+from mnemax.models.params import Params, Weight, different, init_params, weights
 from mnemax.models.uptrain import gqa, mla
-from mnemax.models.uptrain.layers import Layer, Unfit, Weights, difference, rolled, sources, unrolled
+from mnemax.models.uptrain.layers import Layer, Unfit, Weights, difference, places, rolled, sources, unrolled
 from mnemax.models.uptrain.moments import Moments, moments
 from mnemax.registry import kind_of
 
@@ -47,11 +47,8 @@ def convert(config: ModelConfig, params: Params, target: ModelConfig, inputs: Mo
         raise Unfit(words)
     if len(config.layers) != len(target.layers):
         raise Unfit(f"there are {len(config.layers)} layers before and {len(target.layers)} after")
-    (ends, weights), before, after = unrolled(config, params), sources(config), sources(target)
-    layers = [
-        Layer(layer.attention.projection, before[i] != i, _of_projection(weights[i]), inputs[i], config.norm.offset)
-        for i, layer in enumerate(config.layers)
-    ]
+    (ends, own), after = unrolled(config, params), sources(target)
+    layers = _layers(config, own, inputs)
     rules = []
     for i, (layer, old, new) in enumerate(zip(layers, config.layers, target.layers, strict=True)):
         with _naming(i):
@@ -63,9 +60,19 @@ def convert(config: ModelConfig, params: Params, target: ModelConfig, inputs: Mo
         readers = [layers[j] for j, source in enumerate(after) if source == i != j]
         with _naming(i):
             projection = rule(layer, readers, new.attention.projection, after[i] != i)
-        rest = {name: value for name, value in weights[i].items() if not name.startswith(PROJECTION)}
+        rest = {name: value for name, value in own[i].items() if not name.startswith(PROJECTION)}
         converted[i] = _laid_over(converted[i], rest | {PROJECTION + name: value for name, value in projection.items()}, i)
     return {name: jnp.asarray(value, jnp.float32) for name, value in rolled(target, ends, converted).items()}
+
+
+def _layers(config: ModelConfig, own: list[Weights], inputs: Moments) -> list[Layer]:
+    described, found = weights(config), sources(config)
+    layers = []
+    for i, (prefix, _) in enumerate(places(config)):
+        projection = config.layers[i].attention.projection
+        axes = {name.removeprefix(prefix): weight.axes[1:] for name, weight in described.items() if name.startswith(prefix)}
+        layers.append(Layer(projection, found[i] != i, _of_projection(own[i]), _of_projection(axes), inputs[i], config.norm.offset))
+    return layers
 
 
 def changes_kind(config: ModelConfig, target: ModelConfig) -> bool:
@@ -94,8 +101,8 @@ def _rule(layer: Layer, new: "ProjectionConfig", reads: bool) -> Rule:
     raise Unfit(f"projection is {kinds[0]} before and {kinds[1]} after, and only these change: {allowed}")
 
 
-def _of_projection(weights: Weights) -> Weights:
-    return {name.removeprefix(PROJECTION): value for name, value in weights.items() if name.startswith(PROJECTION)}
+def _of_projection[T](layer: dict[str, T]) -> dict[str, T]:
+    return {name.removeprefix(PROJECTION): value for name, value in layer.items() if name.startswith(PROJECTION)}
 
 
 def _laid_over(fresh: Weights, given: Weights, i: int) -> Weights:

@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from mnemax.configs.base import Config
 from mnemax.models.params import Params
+from mnemax.sharding import Axes
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import ModelConfig
@@ -28,6 +29,7 @@ class Layer:
     Attributes:
         reads: whether it reads another layer's memory, and has no weights for entries.
         weights: its projection's.
+        axes: their logical axes.
         moment: E[x x^T] of its input.
         offset: what is added to the scale of a norm.
     """
@@ -35,6 +37,7 @@ class Layer:
     projection: "ProjectionConfig"
     reads: bool
     weights: Weights
+    axes: dict[str, Axes]
     moment: Float[np.ndarray, "D D"]
     offset: int
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from mnemax.layers.memories import Place
 from mnemax.models.params import Params, bind
-from mnemax.models.uptrain.layers import Weights, unrolled
+from mnemax.models.uptrain.layers import Unfit, Weights, unrolled
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import ModelConfig
@@ -24,6 +24,9 @@ def moments(config: "ModelConfig", params: Params, batches: Iterable[dict[str, n
     """Over the tokens of some batches, to which D tokens are added as the norm alone lets expect them.
 
     Those entries of a norm's output have the mean square of its scale and are independent; without batches they are all there is.
+
+    Raises:
+        Unfit: there are batches, and a stage runs in passes.
     """
     count = config.width
     sums = [count * _expected(config, layer) for layer in unrolled(config, params)[1]]
@@ -45,6 +48,10 @@ def _sums(config: "ModelConfig", params: Params, tokens: Int[Array, "B T"], posi
     place, x, bus = Place(jnp.arange(tokens.shape[1], dtype=jnp.int32), positions), model.embed(tokens), {}
     sums = []
     for stage in model.stages:
+        if stage.config.passes is not None:
+            raise Unfit(
+                f"inputs of layers that run in passes ({stage.config.passes}) are not looked at; --calibrate 0 does without"
+            )
         for repeat in range(stage.config.repeat):
             for block in jax.tree.map(lambda stacked: stacked[repeat], stage.layers):  # noqa: B023
                 read = x if block.attention_norm is None else block.attention_norm(x)
