@@ -52,9 +52,9 @@ def logits(q: np.ndarray, k: np.ndarray, scale: float) -> np.ndarray:
     return scale * np.einsum("btnh,bsnh->bnts", q, np.repeat(k, q.shape[2] // k.shape[2], axis=2))
 
 
-def attended(z: np.ndarray, v: np.ndarray, w_o: np.ndarray) -> np.ndarray:
-    """The layer's output of logits [B, N, T, T], those of later keys hidden, and values [B, T, K, H]."""
-    z = np.where(np.tril(np.ones(z.shape[-2:], bool)), z, -np.inf)
+def attended(z: np.ndarray, v: np.ndarray, w_o: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
+    """The layer's output of logits [B, N, T, S], those not `seen` [T, S] (default: of later keys) hidden, and values."""
+    z = np.where(np.tril(np.ones(z.shape[-2:], bool)) if seen is None else seen, z, -np.inf)
     p = np.exp(z - z.max(axis=-1, keepdims=True))
     v = np.repeat(v, z.shape[1] // v.shape[2], axis=2)
     return np.einsum("bnts,bsnh,nhd->btd", p / p.sum(axis=-1, keepdims=True), v, w_o)
