@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from mnemax.configs.base import PositiveFloat, PositiveInt
 from mnemax.kernels.mask import Mask
-from mnemax.layers.convolution import ShortConvolution
+from mnemax.layers.convolution import DynamicTaps, ShortConvolution
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
 from mnemax.layers.norm import RMSNorm
@@ -39,6 +39,8 @@ class GQAConfig(ProjectionConfig):
     """When keys are rotated: before they are cached, or each time they are read, so that what merges them merges them unrotated."""
     taps: PositiveInt | None = None
     """Tokens that short convolutions mix, the present one counted, of queries, keys and values each; null: none."""
+    dynamic_rank: PositiveInt | None = None
+    """Rank of what each token adds to the taps (dynamic short convolutions, arXiv 2606.03825); null: taps are the same for all."""
     qk_norm: Literal["none", "head", "joint"] = "none"
     """RMSNorm on queries and keys before the rotation: each head (Qwen3, Gemma-3) or all heads as one vector (OLMo-2)."""
     qkv_bias: bool = False
@@ -52,6 +54,8 @@ class GQAConfig(ProjectionConfig):
     def _divides(self) -> Self:
         if self.heads % self.kv_heads:
             raise ValueError(f"heads ({self.heads}) is not divisible by kv_heads ({self.kv_heads})")
+        if self.dynamic_rank is not None and self.taps is None:
+            raise ValueError(f"dynamic_rank ({self.dynamic_rank}) adds to taps, of which there are none (taps: null)")
         if self.rope is not None and int(self.head_width * self.rope.fraction) % 2:
             raise ValueError(
                 f"rope.fraction ({self.rope.fraction}) of head_width ({self.head_width}) is odd: rotation needs pairs of dimensions"
@@ -108,7 +112,7 @@ class GQA(Projection):
         self.b_q = init.vector((N, H), ("heads", "head")) if config.qkv_bias else None
         self.b_o = init.vector((D,), ("residual",)) if config.output_bias else None
         self.q_norm = _qk_norm(config, N, "heads", model, init)
-        self.q_conv = _conv(config, (N, H), "heads", init)
+        self.q_conv, self.q_taps = _conv(config, (N, H), "heads", init)
         if reads:
             return
         self.w_k = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
@@ -116,23 +120,24 @@ class GQA(Projection):
         self.b_k = init.vector((K, H), ("kv_heads", "head")) if config.qkv_bias else None
         self.b_v = init.vector((K, Hv), ("kv_heads", "head")) if config.qkv_bias else None
         self.k_norm = _qk_norm(config, K, "kv_heads", model, init)
-        self.k_conv, self.v_conv = (_conv(config, (K, width), "kv_heads", init) for width in (H, Hv))
+        self.k_conv, self.k_taps = _conv(config, (K, H), "kv_heads", init)
+        self.v_conv, self.v_taps = _conv(config, (K, Hv), "kv_heads", init)
 
     @override
     def __call__(self, x: Float[Array, "B T D"], place: Place, tail: Entry | None) -> tuple[jax.Array, Entry | None, Entry]:
         new: Entry = {}
 
-        def mixed(name: str, heads: jax.Array, conv: ShortConvolution | None) -> jax.Array:
+        def mixed(name: str, heads: jax.Array, conv: ShortConvolution | None, taps: DynamicTaps | None) -> jax.Array:
             if conv is None:
                 return heads
-            y, new[name] = conv(heads, place, None if tail is None else tail[name])
+            y, new[name] = conv(heads, place, None if tail is None else tail[name], None if taps is None else taps(x))
             return heads + y
 
-        q = self._rotated(mixed("q", _heads(x, self.w_q, self.b_q, "heads"), self.q_conv), self.q_norm, place)
+        q = self._rotated(mixed("q", _heads(x, self.w_q, self.b_q, "heads"), self.q_conv, self.q_taps), self.q_norm, place)
         if self.reads:
             return q, None, new
-        k = self._rotated(mixed("k", _heads(x, self.w_k, self.b_k, "kv_heads"), self.k_conv), self.k_norm, place)
-        return q, {"k": k, "v": mixed("v", _heads(x, self.w_v, self.b_v, "kv_heads"), self.v_conv)}, new
+        k = self._rotated(mixed("k", _heads(x, self.w_k, self.b_k, "kv_heads"), self.k_conv, self.k_taps), self.k_norm, place)
+        return q, {"k": k, "v": mixed("v", _heads(x, self.w_v, self.b_v, "kv_heads"), self.v_conv, self.v_taps)}, new
 
     @override
     def attend(self, query: jax.Array, entries: Entry, mask: Mask, implementation: str, **terms):
@@ -160,8 +165,13 @@ def _heads(x, weight, bias, axis: str) -> jax.Array:
     return y if bias is None else y + use(bias, y.dtype)
 
 
-def _conv(config: GQAConfig, channels: tuple[int, int], axis: str, init: "Init") -> ShortConvolution | None:
-    return None if config.taps is None else ShortConvolution(config.taps, channels, (axis, "head"), init)
+def _conv(
+    config: GQAConfig, channels: tuple[int, int], axis: str, init: "Init"
+) -> tuple[ShortConvolution | None, DynamicTaps | None]:
+    if config.taps is None:
+        return None, None
+    static, rank = ShortConvolution(config.taps, channels, (axis, "head"), init), config.dynamic_rank
+    return static, None if rank is None else DynamicTaps(config.taps, rank, channels, (axis, "head"), init)
 
 
 def _qk_norm(config: GQAConfig, heads: int, axis: str, model: "ModelConfig", init: "Init") -> RMSNorm | None:
