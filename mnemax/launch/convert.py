@@ -80,7 +80,7 @@ def convert_run(folder: Path, to: str | None, overrides: Sequence[str], out: Pat
         with writing(out):
             shutil.copytree(folder / "tokenizer", out / "tokenizer")
     _compare(model, Model(target, params, model.tokenizer, 0), run)
-    print(f"to train on: mnemax train {folder if run else '...'} model={out}/model.yaml start_from={out} name={out.name}")
+    print(f"to train on: mnemax train {folder if run else 'CONFIG'} model={out}/model.yaml start_from={out} name={out.name}")
 
 
 def _target(to: str, overrides: Sequence[str]) -> "ModelConfig":

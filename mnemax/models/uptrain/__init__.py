@@ -49,18 +49,19 @@ def convert(config: ModelConfig, params: Params, target: ModelConfig, inputs: Mo
         raise Unfit(f"there are {len(config.layers)} layers before and {len(target.layers)} after")
     (ends, own), after = unrolled(config, params), sources(target)
     layers = _layers(config, own, inputs)
-    rules = []
+    rules, projections = [], []
     for i, (layer, old, new) in enumerate(zip(layers, config.layers, target.layers, strict=True)):
         with _naming(i):
             if words := difference(old, new, but=("attention",)):
                 raise Unfit(words)
             rules.append(_rule(layer, new.attention.projection, after[i] != i))
-    converted = unrolled(target, init_params(target, jax.random.key(0)))[1]
     for i, (layer, rule, new) in enumerate(zip(layers, rules, target.layers, strict=True)):
         readers = [layers[j] for j, source in enumerate(after) if source == i != j]
         with _naming(i):
-            projection = rule(layer, readers, new.attention.projection, after[i] != i)
-        rest = {name: value for name, value in own[i].items() if not name.startswith(PROJECTION)}
+            projections.append(rule(layer, readers, new.attention.projection, after[i] != i))
+    converted = unrolled(target, init_params(target, jax.random.key(0)))[1]
+    for i, (layer, projection) in enumerate(zip(own, projections, strict=True)):
+        rest = {name: value for name, value in layer.items() if not name.startswith(PROJECTION)}
         converted[i] = _laid_over(converted[i], rest | {PROJECTION + name: value for name, value in projection.items()}, i)
     return {name: jnp.asarray(value, jnp.float32) for name, value in rolled(target, ends, converted).items()}
 
