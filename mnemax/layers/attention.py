@@ -40,7 +40,7 @@ class Attention(nnx.Module):
         self.projection = config.projection.build(model, init, reads=reads)
         self.memory = None if reads else config.memory.build(config.entry(model), init)
         self.retention = None if config.retention is None else config.retention.build(model, config.projection, init)
-        self.sink = init.vector((config.projection.heads,), ("heads",)) if config.sink_logits else None
+        self.sink = init.vector((config.projection.query_heads,), ("heads",)) if config.sink_logits else None
         self.gate = _output_gate(config, model, init)
         self.residual = None if config.entry_residual is None else config.entry_residual.of
         self.mix = _mix(config, model, init)
@@ -112,7 +112,7 @@ class Attention(nnx.Module):
 
 def _output_gate(config: "AttentionConfig", model: "ModelConfig", init: "Init") -> nnx.Param | None:
     """W_g [D, N, 1 or Hv] of sigmoid(W_g x), which multiplies a head's output."""
-    N = config.projection.heads
+    N = config.projection.query_heads
     match config.output_gate:
         case "none":
             return None

@@ -26,6 +26,11 @@ class ProjectionConfig(Config):
     """Query heads, N."""
 
     @property
+    def query_heads(self) -> int:
+        """Heads that `attend` gives outputs of."""
+        return self.heads
+
+    @property
     def by_head(self) -> bool:
         """Whether every leaf of an entry has the same heads, each of which may then keep tokens of its own."""
         return True

@@ -62,8 +62,8 @@ class MLAConfig(ProjectionConfig):
 
     @override
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
-        if not isinstance(writer, MLAConfig):
-            return f"mla queries cannot read entries of kind '{getattr(writer, 'kind', '?')}'"
+        if not isinstance(writer, MLAConfig) or type(writer) is not type(self):
+            return f"{self.kind} queries cannot read entries of kind '{getattr(writer, 'kind', '?')}'"
         for field in ("latent_width", "rope_width"):
             mine, theirs = getattr(self, field), getattr(writer, field)
             if mine != theirs:
@@ -73,6 +73,11 @@ class MLAConfig(ProjectionConfig):
     @override
     def attention_width(self, model: "ModelConfig") -> tuple[int, int]:
         return self.heads * (self.nope_width + self.rope_width), self.heads * self.value_width
+
+    @property
+    @override
+    def unpaired(self) -> str | None:
+        return f"projection {self.kind} caches latents, from which keys and values are made when they are read"
 
     @property
     def kv_heads(self) -> int:
