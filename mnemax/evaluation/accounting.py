@@ -1,6 +1,7 @@
 """What a model costs, by formula: parameters, FLOPs, and the bytes of decode state."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from mnemax.layers.memories import entry_bytes
 from mnemax.models.params import weights
 
 if TYPE_CHECKING:
-    from mnemax.configs.schema import LayerConfig, ModelConfig
+    from mnemax.configs.schema import LayerConfig, ModelConfig, StageConfig
     from mnemax.models.decoder import DecodeState
 
 # Peak dense bf16 FLOP/s a device, from the makers' data sheets.
@@ -74,20 +75,33 @@ def live_bytes(state: "DecodeState") -> int:
 def forward_flops(config: "ModelConfig", length: int) -> float:
     """FLOPs of the forward pass for one token, averaged over a row of `length` tokens.
 
-    Two for each multiply-add: every matrix once (the embedding only as the unembedding), and each query against the keys it sees.
+    Two for each multiply-add: every matrix once (the embedding only as the unembedding), and each query against the keys it sees;
+    of a layer-condensed stage, all passes.
     """
-    described = weights(config)
-    matrices = sum(w.size for name, w in described.items() if w.contract and name not in ("embedding", "unembedding"))
-    flops = 2.0 * (matrices + config.width * config.vocab_size)
-    sample = range(1, length + 1, max(1, length // 256))
-    for layer, source in zip(config.layers, config.sources, strict=True):
-        flops += sum(source.memory.flops(context, layer.attention.projection, config) for context in sample) / len(sample)
-    return flops
+    return _flops(config, length, lambda stage: min(stage.passes or 1, length))
 
 
 def train_flops(config: "ModelConfig", length: int) -> float:
-    """FLOPs of a training step for one token: forward, and twice that backward; recomputation is not counted."""
-    return 3.0 * forward_flops(config, length)
+    """FLOPs of a training step for one token: forward, and twice that backward (of a layer-condensed stage, through the trained
+    passes); recomputation is not counted."""
+    return forward_flops(config, length) + 2.0 * _flops(
+        config, length, lambda stage: min(stage.passes or 1, stage.trained_passes, length)
+    )
+
+
+def _flops(config: "ModelConfig", length: int, passes: Callable[["StageConfig"], int]) -> float:
+    described, sources = weights(config), iter(config.sources)
+    sample = range(1, length + 1, max(1, length // 256))
+    flops = 2.0 * config.width * config.vocab_size
+    for i, stage in enumerate(config.stages):
+        matrices = sum(w.size for name, w in described.items() if w.contract and name.startswith(f"stages.{i}."))
+        attended = sum(
+            source.memory.flops(context, layer.attention.projection, config)
+            for layer, source in zip(stage.layers * stage.repeat, sources, strict=False)
+            for context in sample
+        )
+        flops += passes(stage) * (2.0 * matrices + attended / len(sample))
+    return flops
 
 
 def peak_flops(device: jax.Device) -> float | None:
