@@ -48,6 +48,15 @@ YARN = {
     "beta_slow": 0.1,
     "truncate": False,
 }
+MLA = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 5,
+    "first_k_dense_replace": 2,
+    "num_mtp_layers": 0,
+}
 # folder: configuration class, what differs from SIZES, how it is saved
 CASES = {
     "llama": ("LlamaConfig", {"rms_norm_eps": 1e-5}, {"dtype": torch.float32, "max_shard_size": 5000}),
@@ -85,6 +94,8 @@ CASES = {
         {},
     ),
     "olmo2": ("Olmo2Config", {}, {}),
+    "deepseek_v3": ("DeepseekV3Config", {**MLA, "q_lora_rank": 10}, {}),
+    "deepseek_v3_direct": ("DeepseekV3Config", {**MLA, "q_lora_rank": None, "tie_word_embeddings": True}, {}),
 }
 
 

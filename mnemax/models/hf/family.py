@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mnemax.configs.schema import ModelConfig
+from mnemax.configs.schema import LayerConfig, ModelConfig
 from mnemax.errors import UserError
 
 type HFConfig = dict[str, Any]
@@ -28,8 +28,12 @@ class Family:
         model_type: its name in config.json.
         defaults: what transformers takes for a field that config.json leaves out.
         names: name of our parameter (within its layer) -> name in the checkpoint, where {i} is the layer's number.
+            Parameters of one name stand in its tensor side by side along their last axis, in the order of this table.
         read: config.json with defaults filled in -> fields of ModelConfig; raises Unfit.
         write: model -> config.json, as near as the family comes; raises Unfit. `write_config` reads it back, so it checks nothing.
+        layer_names: the names that hang on a layer's fields.
+        paired: parameter of a layer -> how many of its last channels are rotated, where the checkpoint has the two of each rotated
+            pair side by side; ours are half the width apart.
     """
 
     architecture: str
@@ -38,6 +42,8 @@ class Family:
     names: dict[str, str]
     read: Callable[[HFConfig], dict[str, Any]]
     write: Callable[[ModelConfig], HFConfig]
+    layer_names: Callable[[LayerConfig], dict[str, str]] = lambda layer: {}
+    paired: Callable[[LayerConfig], dict[str, int]] = lambda layer: {}
 
     def read_config(self, hf: HFConfig) -> ModelConfig:
         """The model that a config.json describes.
@@ -118,7 +124,8 @@ def _computed(model: ModelConfig) -> dict[str, Any]:
     for layer in fields["layers"]:
         projection = layer["attention"]["projection"]
         if "scale" in projection and projection["scale"] is None:
-            projection["scale"] = projection["head_width"] ** -0.5
+            width = projection["head_width"] if "head_width" in projection else projection["nope_width"] + projection["rope_width"]
+            projection["scale"] = width**-0.5
     return fields
 
 

@@ -103,18 +103,23 @@ def read_layer(
 ) -> dict[str, Any]:
     """Fields of LayerConfig; `rope` and what `projection` names in place of the usual."""
     heads = hf["num_attention_heads"]
+    usual = {
+        "kind": "gqa",
+        "heads": heads,
+        "kv_heads": hf.get("num_key_value_heads") or heads,
+        "head_width": hf.get("head_dim") or hf["hidden_size"] // heads,
+        "rope": rope or read_rope(hf),
+        "qkv_bias": hf["attention_bias"],
+        "output_bias": hf["attention_bias"],
+    }
+    return read_block(hf, usual | projection, window)
+
+
+def read_block(hf: HFConfig, projection: dict[str, Any], window: int | None = None) -> dict[str, Any]:
+    """Fields of LayerConfig around those of its projection."""
     return {
         "attention": {
-            "projection": {
-                "kind": "gqa",
-                "heads": heads,
-                "kv_heads": hf.get("num_key_value_heads") or heads,
-                "head_width": hf.get("head_dim") or hf["hidden_size"] // heads,
-                "rope": rope or read_rope(hf),
-                "qkv_bias": hf["attention_bias"],
-                "output_bias": hf["attention_bias"],
-                **projection,
-            },
+            "projection": projection,
             "memory": {"kind": "full"} if window is None else {"kind": "window", "size": window},
         },
         "feedforward": {
@@ -126,8 +131,20 @@ def read_layer(
 
 
 def write_model(model: ModelConfig) -> HFConfig:
-    """What every family writes, taken from the first layer."""
-    projection, feedforward = first_projection(model), model.layers[0].feedforward
+    """What every family of grouped queries writes, taken from the first layer."""
+    projection = first_projection(model)
+    return {
+        **write_sizes(model),
+        "num_attention_heads": projection.heads,
+        "num_key_value_heads": projection.kv_heads,
+        "head_dim": projection.head_width,
+        **write_rope(projection.rope or RotaryConfig()),
+    }
+
+
+def write_sizes(model: ModelConfig) -> HFConfig:
+    """What every family writes but for the projection, taken from the first layer."""
+    feedforward = model.layers[0].feedforward
     if not isinstance(feedforward, GLUConfig):
         raise Unfit(f"feedforward is of kind '{getattr(feedforward, 'kind', None)}', there 'glu'")
     named = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
@@ -136,15 +153,11 @@ def write_model(model: ModelConfig) -> HFConfig:
         "hidden_size": model.width,
         "intermediate_size": feedforward.width,
         "num_hidden_layers": len(model.layers),
-        "num_attention_heads": projection.heads,
-        "num_key_value_heads": projection.kv_heads,
-        "head_dim": projection.head_width,
         "hidden_act": named[feedforward.activation],
         "max_position_embeddings": model.max_length,
         "initializer_range": model.init.std,
         "rms_norm_eps": model.norm.eps,
         "tie_word_embeddings": model.tie_embeddings,
-        **write_rope(projection.rope or RotaryConfig()),
     }
 
 

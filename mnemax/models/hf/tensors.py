@@ -25,54 +25,98 @@ READABLE = ("F32", "BF16", "F16")
 
 @dataclass(frozen=True)
 class Part:
-    """What one tensor of a checkpoint is of ours.
+    """A parameter of ours, or one of its stacked layers, as a checkpoint's tensor holds it.
 
     Attributes:
         path: our parameter.
         weight: its description.
         repeat: which of its stacked layers; None: it is not stacked.
+        paired: so many of its last channels are rotated, and the checkpoint has the two of each rotated pair side by side.
     """
 
     path: str
     weight: Weight
     repeat: int | None
+    paired: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """In our layout, inputs first and heads apart."""
+        return self.weight.shape if self.repeat is None else self.weight.shape[1:]
+
+    def of(self, params: Params) -> np.ndarray:
+        value = params[self.path] if self.repeat is None else params[self.path][self.repeat]
+        return _turned(np.asarray(value), self.paired, 2)
+
+    def ours(self, value: np.ndarray) -> np.ndarray:
+        return _turned(value, self.paired, self.paired // 2)
+
+
+def _turned(value: np.ndarray, width: int, rows: int) -> np.ndarray:
+    """The last `width` channels, taken as a matrix of so many rows, transposed: halves become adjacent pairs, or these halves."""
+    if not width:
+        return value
+    rest, last = np.split(value, [value.shape[-1] - width], axis=-1)
+    turned = last.reshape(*last.shape[:-1], rows, width // rows).swapaxes(-1, -2)
+    return np.concatenate([rest, turned.reshape(last.shape)], axis=-1)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a checkpoint: a parameter of ours, or several side by side along their last axis."""
+
+    parts: tuple[Part, ...]
 
     @property
     def own_shape(self) -> tuple[int, ...]:
-        """In our layout, inputs first and heads apart."""
-        return self.weight.shape if self.repeat is None else self.weight.shape[1:]
+        """In our layout."""
+        return (*self.parts[0].shape[:-1], sum(part.shape[-1] for part in self.parts))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """In torch's layout: [out, in] for matrices, heads flattened; the embedding, which is not multiplied by, is the same."""
-        if self.path == "embedding":
+        if self._embeds:
             return self.own_shape
-        inputs = self.own_shape[: self.weight.contract]
-        outputs = math.prod(self.own_shape[self.weight.contract :])
+        contract = self.parts[0].weight.contract
+        inputs, outputs = self.own_shape[:contract], math.prod(self.own_shape[contract:])
         return (outputs, math.prod(inputs)) if inputs else (outputs,)
 
-    def to_torch(self, value: np.ndarray) -> np.ndarray:
-        return value if self.path == "embedding" else value.reshape(self.shape[::-1]).T
+    def to_torch(self, params: Params) -> np.ndarray:
+        values = [part.of(params) for part in self.parts]
+        value = values[0] if len(values) == 1 else np.concatenate(values, axis=-1)
+        return value if self._embeds else value.reshape(self.shape[::-1]).T
 
-    def from_torch(self, tensor: np.ndarray) -> np.ndarray:
-        return tensor if self.path == "embedding" else tensor.T.reshape(self.own_shape)
+    def from_torch(self, value: np.ndarray, part: Part) -> np.ndarray:
+        """What it holds of a part, in our layout."""
+        value = value if self._embeds else value.T.reshape(self.own_shape)
+        start = sum(other.shape[-1] for other in self.parts[: self.parts.index(part)])
+        return part.ours(value[..., start : start + part.shape[-1]])
+
+    @property
+    def _embeds(self) -> bool:
+        return self.parts[0].path == "embedding"
 
 
-def layout(config: ModelConfig, family: Family) -> dict[str, Part]:
+def layout(config: ModelConfig, family: Family) -> dict[str, Tensor]:
     """Every tensor of a model's checkpoint, in the order of the layers."""
     described = weights(config)
     places = [
-        (f"stages.{s}.layers.{j}.", repeat)
+        (f"stages.{s}.layers.{j}.", repeat, layer)
         for s, stage in enumerate(config.stages)
         for repeat in range(stage.repeat)
-        for j in range(len(stage.layers))
+        for j, layer in enumerate(stage.layers)
     ]
-    ends = {path: Part(path, weight, None) for path, weight in described.items() if not weight.stacked}
-    parts = {family.names["embedding"]: ends.pop("embedding")}
-    for i, (prefix, repeat) in enumerate(places):
-        of_layer = {path: weight for path, weight in described.items() if path.startswith(prefix)}
-        parts |= {family.names[p.removeprefix(prefix)].format(i=i): Part(p, w, repeat) for p, w in of_layer.items()}
-    return parts | {family.names[path]: part for path, part in ends.items()}
+    ends = {path: Tensor((Part(path, weight, None),)) for path, weight in described.items() if not weight.stacked}
+    tensors = {family.names["embedding"]: ends.pop("embedding")}
+    for i, (prefix, repeat, layer) in enumerate(places):
+        names, paired = family.names | family.layer_names(layer), family.paired(layer)
+        parts: dict[str, list[Part]] = {}
+        own = [path.removeprefix(prefix) for path in described if path.startswith(prefix)]
+        for name in sorted(own, key=list(names).index):
+            part = Part(prefix + name, described[prefix + name], repeat, paired.get(name, 0))
+            parts.setdefault(names[name].format(i=i), []).append(part)
+        tensors |= {name: Tensor(tuple(together)) for name, together in parts.items()}
+    return tensors | {family.names[path]: tensor for path, tensor in ends.items()}
 
 
 class Checkpoint:
@@ -125,41 +169,42 @@ def read_params(folder: Path, config: ModelConfig, family: Family) -> Params:
     Raises:
         UserError: tensors are missing or too many, or one has another shape or dtype than the configuration asks for.
     """
-    checkpoint, parts = Checkpoint(folder), layout(config, family)
-    _check(checkpoint, parts, folder, config, family)
+    checkpoint, tensors = Checkpoint(folder), layout(config, family)
+    _check(checkpoint, tensors, folder, config, family)
     by_path: dict[str, list[tuple[str, Part]]] = {}
-    for name, part in parts.items():
-        by_path.setdefault(part.path, []).append((name, part))
+    for name, tensor in tensors.items():
+        for part in tensor.parts:
+            by_path.setdefault(part.path, []).append((name, part))
     params: Params = {}
     for path, named in by_path.items():
         weight = named[0][1].weight
         value = np.empty(weight.shape, np.float32)
         for name, part in named:
-            value[... if part.repeat is None else part.repeat] = part.from_torch(checkpoint.read(name))
+            value[... if part.repeat is None else part.repeat] = tensors[name].from_torch(checkpoint.read(name), part)
         params[path] = shard(jnp.asarray(value), *weight.axes)
     return params
 
 
 def _check(
     checkpoint: Checkpoint,
-    parts: dict[str, Part],
+    tensors: dict[str, Tensor],
     folder: Path,
     config: ModelConfig,
     family: Family,
 ) -> None:
-    if missing := [name for name in parts if name not in checkpoint.files]:
+    if missing := [name for name in tensors if name not in checkpoint.files]:
         raise UserError(
-            f"{folder} lacks {len(missing)} of the {len(parts)} tensors that its config.json asks for: {_some(missing)}."
+            f"{folder} lacks {len(missing)} of the {len(tensors)} tensors that its config.json asks for: {_some(missing)}."
         )
-    extra = [name for name in checkpoint.files if name not in parts and not name.endswith("rotary_emb.inv_freq")]
+    extra = [name for name in checkpoint.files if name not in tensors and not name.endswith("rotary_emb.inv_freq")]
     tied = family.names["unembedding"]
     if config.tie_embeddings and tied in extra and _equal(checkpoint, tied, family.names["embedding"]):
         extra.remove(tied)
     if extra:
         raise UserError(f"{folder} has {len(extra)} tensors that its config.json has no place for: {_some(extra)}.")
-    for name, part in parts.items():
-        if (shape := checkpoint.shape(name)) != part.shape:
-            raise UserError(f"{checkpoint.paths[name]}: {name} has shape {shape}; config.json asks for {part.shape}.")
+    for name, tensor in tensors.items():
+        if (shape := checkpoint.shape(name)) != tensor.shape:
+            raise UserError(f"{checkpoint.paths[name]}: {name} has shape {shape}; config.json asks for {tensor.shape}.")
         if (dtype := checkpoint.dtype(name)) not in READABLE:
             raise UserError(f"{checkpoint.paths[name]}: {name} is of type {dtype}; allowed: {', '.join(READABLE)}.")
 
@@ -175,23 +220,23 @@ def _some(names: list[str]) -> str:
 def write_params(
     folder: Path,
     params: Params,
-    parts: dict[str, Part],
+    tensors: dict[str, Tensor],
     dtype: np.dtype,
     max_shard_bytes: int,
 ) -> None:
     """The tensors in files of at most `max_shard_bytes` (a larger tensor has its own), and their index if they are several."""
     from safetensors.numpy import save_file
 
-    shards = list(_split(parts, dtype.itemsize, max_shard_bytes))
+    shards = list(_split(tensors, dtype.itemsize, max_shard_bytes))
     files = [SINGLE] if len(shards) == 1 else [f"model-{k:05}-of-{len(shards):05}.safetensors" for k in range(1, len(shards) + 1)]
     for file, names in zip(files, shards, strict=True):
         save_file(
-            {name: _tensor(params, parts[name], dtype) for name in names},
+            {name: np.ascontiguousarray(tensors[name].to_torch(params).astype(dtype)) for name in names},
             folder / file,
             metadata={"format": "pt"},
         )
     if len(files) > 1:
-        count = sum(math.prod(part.shape) for part in parts.values())
+        count = sum(math.prod(tensor.shape) for tensor in tensors.values())
         index = {
             "metadata": {
                 "total_parameters": count,
@@ -202,18 +247,13 @@ def write_params(
         (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
-def _split(parts: dict[str, Part], itemsize: int, limit: int) -> Iterator[list[str]]:
+def _split(tensors: dict[str, Tensor], itemsize: int, limit: int) -> Iterator[list[str]]:
     names, size = [], 0
-    for name, part in parts.items():
-        own = math.prod(part.shape) * itemsize
+    for name, tensor in tensors.items():
+        own = math.prod(tensor.shape) * itemsize
         if names and size + own > limit:
             yield names
             names, size = [], 0
         names.append(name)
         size += own
     yield names
-
-
-def _tensor(params: Params, part: Part, dtype: np.dtype) -> np.ndarray:
-    value = params[part.path] if part.repeat is None else params[part.path][part.repeat]
-    return np.ascontiguousarray(part.to_torch(np.asarray(value)).astype(dtype))

@@ -80,6 +80,11 @@ def test_unknown_architecture(folder):
         ("qwen2", {"layer_types": ["full_attention", "linear_attention"]}, "'linear_attention'"),
         ("gemma2", {"sliding_window": None}, "sliding_window"),
         ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("deepseek_v3", {"first_k_dense_replace": 1}, "first_k_dense_replace (1)"),
+        ("deepseek_v3", {"rms_norm_eps": 1e-5}, "rms_norm_eps is 1e-05"),
+        ("deepseek_v3", {"attention_bias": True}, "attention_bias"),
+        ("deepseek_v3", {"rope_interleave": False}, "rope_interleave"),
+        ("deepseek_v3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale_all_dim": 1.0}}, "mscale_all_dim"),
     ],
 )
 def test_config_that_the_model_cannot_be(case, fields, words, tmp_path):
@@ -111,7 +116,7 @@ def test_readout_of_a_tied_model_must_be_the_embedding(folder):
 def test_shape_that_disagrees(folder):
     change(folder, intermediate_size=20)
     message = refused(folder)
-    assert "model.layers.0.mlp.down_proj.weight has shape (16, 12); config.json asks for (16, 20)" in message
+    assert "model.layers.0.mlp.gate_proj.weight has shape (12, 16); config.json asks for (20, 16)" in message
 
 
 def test_dtype_that_is_no_weight(folder):
