@@ -30,6 +30,9 @@ from mnemax.models.uptrain.layers import Layer, Unfit, Weights
 if TYPE_CHECKING:
     from mnemax.layers.projections import ProjectionConfig
 
+CARRIED = ("kind", "heads", "kv_heads", "head_width", "value_width", "rope", "scale")
+"""Fields of gqa that mla has, or that the factorisation takes care of; of all others mla is gqa's default."""
+
 
 def factorised(layer: Layer, readers: list[Layer], new: "ProjectionConfig", reads: bool) -> Weights:
     """The layer with a latent; what its heads' outputs are multiplied by is copied.
@@ -128,10 +131,9 @@ def _pairs(rope: RotaryConfig | None, width: int) -> tuple[Float[np.ndarray, " P
 
 
 def _check(old: GQAConfig, new: MLAConfig, width: int) -> None:
-    lacking = {"qk_norm": "none", "qkv_bias": False, "output_bias": False, "taps": None, "softcap": None, "rotated": "written"}
-    for field, value in lacking.items():
-        if getattr(old, field) != value:
-            raise Unfit(f"projection.{field} is {getattr(old, field)} before, and mla has none")
+    for field, info in GQAConfig.model_fields.items():
+        if field not in CARRIED and (value := getattr(old, field)) != info.default:
+            raise Unfit(f"projection.{field} is {value} before, and mla has none")
     for field, before, after in (
         ("heads", old.heads, new.heads),
         ("value_width", old.values, new.value_width),
