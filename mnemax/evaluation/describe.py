@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mnemax.configs.base import Config
-from mnemax.configs.schema import LayerConfig, ModelConfig
+from mnemax.configs.schema import LayerConfig, ModelConfig, StageConfig
 from mnemax.evaluation.accounting import LayerCost, forward_flops, human, layer_costs, parameters, state_bytes, train_flops
 
 
@@ -40,7 +40,7 @@ def _plan(model: ModelConfig, costs: list[LayerCost]) -> Table:
             cost = costs[first + position]
             table.add_row(
                 _numbers(first + position, len(stage.layers), stage.repeat),
-                "\n".join((_short(layer.attention.projection), _memory(layer), _short(layer.feedforward))),
+                "\n".join((_short(layer.attention.projection), _memory(layer, position, stage), _short(layer.feedforward))),
                 *(f"{value:,}" for value in (cost.entry_bytes, cost.state_bytes, cost.read_bytes)),
             )
         first += len(stage.layers) * stage.repeat
@@ -54,10 +54,11 @@ def _numbers(first: int, stride: int, repeat: int) -> str:
     return f"{numbers[0]}-{numbers[-1]}" if stride == 1 else ", ".join(numbers if repeat <= 4 else [*numbers[:2], "…", numbers[-1]])
 
 
-def _memory(layer: LayerConfig) -> str:
+def _memory(layer: LayerConfig, position: int, stage: StageConfig) -> str:
     attention = layer.attention
     if attention.read is not None:
-        return f"← reads {attention.read}"
+        above = position < stage.condensed.get(attention.read, 0)
+        return f"← reads {attention.read}" + (f" from above, in {stage.passes} passes" if above else "")
     return _short(attention.memory) + (f" → writes {attention.write}" if attention.write is not None else "")
 
 

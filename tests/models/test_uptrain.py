@@ -9,7 +9,7 @@ import pytest
 
 from mnemax.configs.load import load_model
 from mnemax.configs.schema import ModelConfig
-from mnemax.models.params import Params, bind, weights
+from mnemax.models.params import Params, bind, init_params, weights
 from mnemax.models.uptrain import Unfit, convert, moments
 from mnemax.models.uptrain.mla import factor, shared_key
 
@@ -220,3 +220,23 @@ def test_what_is_not_there_before(before, after, words):
     params = random_params(config)
     with pytest.raises(Unfit, match=words):
         convert(config, params, load_model("mha", after), moments(config, params))
+
+
+def test_slices_keep_the_attention_of_the_whole():
+    """One slice: other coordinates of the same latent change nothing."""
+    before = mla_model("mla")
+    params = {name: value + 0.1 for name, value in init_params(before, jax.random.key(0)).items()}
+    after = mla_model("tpla", slices=1)
+    converted = convert(before, params, after, moments(before, params))
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 64, (2, 9), np.int32))
+    np.testing.assert_allclose(bind(after, converted)(tokens)[0], bind(before, params)(tokens)[0], atol=1e-4)
+    assert not np.allclose(
+        converted["stages.0.layers.0.attention.projection.w_c"], params["stages.0.layers.0.attention.projection.w_c"]
+    )
+
+
+def mla_model(kind: str, **fields) -> ModelConfig:
+    sizes = {"heads": 2, "latent_width": 8, "nope_width": 8, "rope_width": 4, "value_width": 8}
+    layer = {"attention": {"projection": {"kind": kind} | sizes | fields}, "feedforward": {"kind": "glu", "width": 16}}
+    model = {"width": 32, "vocab_size": 64, "max_length": 64, "dtype": "float32"}
+    return ModelConfig.model_validate(model | {"stages": [{"repeat": 2, "layers": [layer]}]})

@@ -14,11 +14,10 @@ from jaxtyping import Array, Float
 from pydantic import model_validator
 
 from mnemax.configs.base import PositiveInt
-from mnemax.kernels.attend import attend
 from mnemax.kernels.mask import Mask
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
-from mnemax.layers.projections import ProjectionConfig, leaf
+from mnemax.layers.projections import Projection, ProjectionConfig, leaf
 from mnemax.layers.projections.gla import for_all
 from mnemax.layers.projections.mla import MLA, MLAConfig
 from mnemax.sharding import shard
@@ -91,9 +90,12 @@ class TPLA(MLA):
         return {"k": shard(c.reshape(*c.shape[:2], self.slices, -1), "batch", "seq", "kv_heads", "latent"), "k_rope": k_r}
 
     @override
+    def expand(self, entries: Entry) -> tuple[Float[Array, "B S G H"], Float[Array, "B S G Hv"]]:
+        return jnp.concatenate([entries["k"], for_all(entries["k_rope"], self.slices, "kv_heads")], axis=-1), entries["k"]
+
+    @override
     def attend(self, query: jax.Array, entries: Entry, mask: Mask, implementation: str, **terms):
-        k = jnp.concatenate([entries["k"], for_all(entries["k_rope"], self.slices, "kv_heads")], axis=-1)
-        return attend(query, k, entries["k"], mask=mask, scale=self.scale, implementation=implementation, **terms)
+        return Projection.attend(self, query, entries, mask, implementation, **terms)
 
     @override
     def output(self, out: Float[Array, "B T N Hv"], x: Float[Array, "B T D"], query) -> Float[Array, "B T D"]:

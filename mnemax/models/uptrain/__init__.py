@@ -1,6 +1,6 @@
 """An existing model as one of a smaller cache, whose training goes on (uptraining).
 
-A rule says how one projection becomes another: `gqa.py` pools heads and layers, `mla.py` makes a latent.
+A rule says how one projection becomes another: `gqa.py` pools heads and layers, `mla.py` makes a latent, `tpla.py` slices it.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from mnemax.configs.schema import ModelConfig
 from mnemax.models.params import Params, Weight, different, init_params, weights
-from mnemax.models.uptrain import gqa, mla
+from mnemax.models.uptrain import gqa, mla, tpla
 from mnemax.models.uptrain.layers import Layer, Unfit, Weights, difference, places, rolled, sources, unrolled
 from mnemax.models.uptrain.moments import Moments, moments
 from mnemax.registry import kind_of
@@ -25,7 +25,11 @@ __all__ = ["Moments", "Unfit", "changes_kind", "convert", "moments"]
 type Rule = Callable[[Layer, list[Layer], "ProjectionConfig", bool], Weights]
 """(the layer, those that will read it, its new projection, whether it will read another's) -> the new projection's weights."""
 
-RULES: dict[tuple[str | None, str | None], Rule] = {("gqa", "gqa"): gqa.pooled, ("gqa", "mla"): mla.factorised}
+RULES: dict[tuple[str | None, str | None], Rule] = {
+    ("gqa", "gqa"): gqa.pooled,
+    ("gqa", "mla"): mla.factorised,
+    ("mla", "tpla"): tpla.sliced,
+}
 FREE = ("max_length", "dtype", "init", "layer", "stages")
 """Fields of a model that decide no weight and may change."""
 PROJECTION = "attention.projection."
