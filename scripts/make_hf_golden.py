@@ -57,6 +57,16 @@ MLA = {
     "first_k_dense_replace": 2,
     "num_mtp_layers": 0,
 }
+GEMMA4 = {
+    "head_dim": 8,
+    "global_head_dim": 16,
+    "hidden_size_per_layer_input": 0,
+    "sliding_window": 5,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    },
+}
 # folder: configuration class, what differs from SIZES, how it is saved
 CASES = {
     "llama": ("LlamaConfig", {"rms_norm_eps": 1e-5}, {"dtype": torch.float32, "max_shard_size": 5000}),
@@ -96,6 +106,29 @@ CASES = {
     "olmo2": ("Olmo2Config", {}, {}),
     "deepseek_v3": ("DeepseekV3Config", {**MLA, "q_lora_rank": 10}, {}),
     "deepseek_v3_direct": ("DeepseekV3Config", {**MLA, "q_lora_rank": None, "tie_word_embeddings": True}, {}),
+    "gemma4": (
+        "Gemma4TextConfig",
+        {
+            **GEMMA4,
+            "num_hidden_layers": 5,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "output_router_logits": True,  # or a tail without per-layer inputs fails (see mnemax/models/hf/gemma4.py)
+        },
+        {},
+    ),
+    "gemma4_keys": (
+        "Gemma4TextConfig",
+        {
+            **GEMMA4,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "final_logit_softcapping": 4.0,
+        },
+        {},
+    ),
 }
 
 

@@ -32,7 +32,10 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
         scale = use(self.scale, jnp.float32)
-        over = tuple(range(-scale.ndim, 0))
-        f = x.astype(jnp.float32)
-        f = f * jax.lax.rsqrt(jnp.mean(f * f, axis=over, keepdims=True) + self.eps)
-        return (f * (self.offset + scale)).astype(x.dtype)
+        return (unit_rms(x, self.eps, scale.ndim) * (self.offset + scale)).astype(x.dtype)
+
+
+def unit_rms(x: Float[Array, "*batch d"], eps: float, axes: int = 1) -> Float[Array, "*batch d"]:
+    """x / sqrt(mean(x^2) + eps) over the trailing axes, in float32: the norm without its scale."""
+    f = x.astype(jnp.float32)
+    return f * jax.lax.rsqrt(jnp.mean(f * f, axis=tuple(range(-axes, 0)), keepdims=True) + eps)

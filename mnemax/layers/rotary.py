@@ -55,7 +55,16 @@ class Llama3Scaling(Config):
     high_freq_factor: PositiveFloat = 4.0
 
 
-Scaling = Annotated[LinearScaling | DynamicNTKScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")]
+class ProportionalScaling(Config):
+    """The slowest pairs of the whole head stand still (Gemma-4); `fraction` of the head turns, at the frequencies it has anyway."""
+
+    kind: Literal["proportional"] = "proportional"
+    fraction: Fraction
+
+
+Scaling = Annotated[
+    LinearScaling | DynamicNTKScaling | YarnScaling | Llama3Scaling | ProportionalScaling, Field(discriminator="kind")
+]
 
 
 class RotaryConfig(Config):
@@ -85,6 +94,8 @@ def frequencies(config: RotaryConfig, head_width: int) -> tuple[Float[np.ndarray
             turns = original * inverse / (2 * math.pi)
             smooth = np.clip((turns - low) / (high - low), 0, 1)
             return (1 - smooth) * inverse / s + smooth * inverse, 1.0
+        case ProportionalScaling(fraction=part):
+            return np.where(np.arange(width // 2) < int(width * part) // 2, inverse, 0), 1.0
 
 
 def _yarn(yarn: YarnScaling, inverse: np.ndarray, theta: float, width: int) -> tuple[np.ndarray, float]:

@@ -7,7 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnemax.layers.rotary import DynamicNTKScaling, LinearScaling, Llama3Scaling, RotaryConfig, YarnScaling, frequencies, rotate
+from mnemax.layers.rotary import (
+    DynamicNTKScaling,
+    LinearScaling,
+    Llama3Scaling,
+    ProportionalScaling,
+    RotaryConfig,
+    YarnScaling,
+    frequencies,
+    rotate,
+)
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5, 0.25])
@@ -105,6 +114,18 @@ def test_llama3_by_wavelength():
         kinds.add(kind)
         assert frequency == pytest.approx(expected)
     assert kinds == {"short", "long", "between"}
+
+
+def test_proportional_leaves_the_slowest_pairs_of_the_whole_head():
+    """Pairs (i, i + 8) of 16: a quarter of the head are the pairs 0 and 1, which turn as they would if all did."""
+    rng = np.random.default_rng(0)
+    x, positions = rng.standard_normal((2, 7, 3, 16)), rng.integers(0, 500, (2, 7))
+    z = x[..., :8] + 1j * x[..., 8:]
+    for pair in (0, 1):
+        z[..., pair] *= np.exp(1j * positions[..., None] * 500.0 ** (-2 * pair / 16))
+    config = RotaryConfig(theta=500.0, scaling=ProportionalScaling(fraction=0.25))
+    found = rotate(jnp.asarray(x, jnp.float32), jnp.asarray(positions, jnp.int32), config)
+    np.testing.assert_allclose(found, np.concatenate([z.real, z.imag], axis=-1), atol=2e-4)
 
 
 def test_attention_factor_multiplies_both_vectors():

@@ -24,6 +24,7 @@ PROJECTION = "layer.attention.projection"
         ("shared_qk", ()),
         ("shared_qkv", ("scale=0.3",)),
         ("shared_qk", ("qk_norm=head", "relative=3")),
+        ("shared_kv", ("qk_norm=head", "value_norm=true")),
     ],
 )
 def test_the_formula(model, overrides):
@@ -32,6 +33,8 @@ def test_the_formula(model, overrides):
     k = heads(X, w["w_k"])
     q = heads(X, w["w_q"]) if c.share == "kv" else k
     v = heads(X, w["w_v"]) if c.share == "qk" else k
+    if c.value_norm:
+        v = normed(v, np.ones(v.shape[-1]))
     if c.qk_norm == "head":
         q, k = normed(q, w["q_norm.scale"]), normed(k, w["k_norm.scale"])
     if c.rope is not None:

@@ -14,7 +14,7 @@ from mnemax.kernels.mask import Mask
 from mnemax.layers.convolution import DynamicTaps, ShortConvolution
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
-from mnemax.layers.norm import RMSNorm
+from mnemax.layers.norm import RMSNorm, unit_rms
 from mnemax.layers.projections import Projection, ProjectionConfig, leaf
 from mnemax.layers.rotary import RotaryConfig, rotate
 from mnemax.sharding import use
@@ -43,6 +43,8 @@ class GQAConfig(ProjectionConfig):
     """Rank of what each token adds to the taps (dynamic short convolutions, arXiv 2606.03825); null: taps are the same for all."""
     qk_norm: Literal["none", "head", "joint"] = "none"
     """RMSNorm on queries and keys before the rotation: each head (Qwen3, Gemma-3) or all heads as one vector (OLMo-2)."""
+    value_norm: bool = False
+    """RMSNorm without a scale on each head's value (Gemma-4)."""
     qkv_bias: bool = False
     output_bias: bool = False
     scale: PositiveFloat | None = None
@@ -82,7 +84,7 @@ class GQAConfig(ProjectionConfig):
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
         if not isinstance(writer, GQAConfig):
             return f"gqa queries cannot read entries of kind '{getattr(writer, 'kind', '?')}'"
-        for field in ("kv_heads", "head_width", "values", "rotated"):
+        for field in ("kv_heads", "head_width", "values", "rotated", "value_norm"):
             mine, theirs = getattr(self, field), getattr(writer, field)
             if mine != theirs:
                 return f"{field} is {mine} here and {theirs} where it is written"
@@ -107,6 +109,7 @@ class GQA(Projection):
         self.reads = reads
         self.scale = H**-0.5 if config.scale is None else config.scale
         self.softcap = config.softcap
+        self.eps = model.norm.eps
         self.w_q = init.matrix((D, N, H), ("embed", "heads", "head"))
         self.w_o = init.matrix((N, Hv, D), ("heads", "head", "embed"), contract=2, residual=True)
         self.b_q = init.vector((N, H), ("heads", "head")) if config.qkv_bias else None
@@ -137,7 +140,8 @@ class GQA(Projection):
         if self.reads:
             return q, None, new
         k = self._rotated(mixed("k", _heads(x, self.w_k, self.b_k, "kv_heads"), self.k_conv, self.k_taps), self.k_norm, place)
-        return q, {"k": k, "v": mixed("v", _heads(x, self.w_v, self.b_v, "kv_heads"), self.v_conv, self.v_taps)}, new
+        v = mixed("v", _heads(x, self.w_v, self.b_v, "kv_heads"), self.v_conv, self.v_taps)
+        return q, {"k": k, "v": unit_rms(v, self.eps).astype(v.dtype) if self.config.value_norm else v}, new
 
     @override
     def attend(self, query: jax.Array, entries: Entry, mask: Mask, implementation: str, **terms):

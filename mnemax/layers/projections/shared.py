@@ -18,7 +18,7 @@ from mnemax.kernels.attend import attend
 from mnemax.kernels.mask import Mask
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
-from mnemax.layers.norm import RMSNorm
+from mnemax.layers.norm import RMSNorm, unit_rms
 from mnemax.layers.projections import Projection, ProjectionConfig, leaf
 from mnemax.layers.rotary import RotaryConfig, rotate
 from mnemax.sharding import use
@@ -46,6 +46,8 @@ class SharedConfig(ProjectionConfig):
     """Frequencies of a learned term in the distance i - j, which is added to the logits; null: none."""
     qk_norm: Literal["none", "head"] = "none"
     """RMSNorm on each head of queries and keys before the rotation; never on values."""
+    value_norm: bool = False
+    """RMSNorm without a scale on each head's value, when it is read (Gemma-4)."""
     scale: PositiveFloat | None = None
     """Multiplies the logits but for the relative term; default head_width^-1/2."""
     softcap: PositiveFloat | None = None
@@ -117,6 +119,7 @@ class Shared(Projection):
         self.config, self.reads = config, reads
         self.scale = H**-0.5 if config.scale is None else config.scale
         self.softcap = config.softcap
+        self.eps = model.norm.eps
         own = reads or config.share == "kv"  # a reader has queries of its own: it has no keys that could be its queries
         self.w_q = init.matrix((D, N, H), ("embed", "heads", "head")) if own else None
         self.w_o = init.matrix((N, H, D), ("heads", "head", "embed"), contract=2, residual=True)
@@ -153,7 +156,8 @@ class Shared(Projection):
     def expand(self, entries: Entry) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"]]:
         """Keys, normed and not yet rotated, and values."""
         k = entries["k"]
-        return k if self.k_norm is None else self.k_norm(k), entries.get("v", k)
+        v = entries.get("v", k)
+        return k if self.k_norm is None else self.k_norm(k), unit_rms(v, self.eps).astype(v.dtype) if self.config.value_norm else v
 
     @override
     def output(self, out: Float[Array, "B T N H"], x: Float[Array, "B T D"], query) -> Float[Array, "B T D"]:

@@ -5,7 +5,7 @@ import importlib
 import math
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mnemax.configs.schema import LayerConfig, ModelConfig
@@ -31,6 +31,7 @@ class Family:
             Parameters of one name stand in its tensor side by side along their last axis, in the order of this table.
         read: config.json with defaults filled in -> fields of ModelConfig; raises Unfit.
         write: model -> config.json, as near as the family comes; raises Unfit. `write_config` reads it back, so it checks nothing.
+        constants: tensor of each layer that has no counterpart of ours, of one number -> the number that it must be.
         layer_names: the names that hang on a layer's fields.
         paired: parameter of a layer -> how many of its last channels are rotated, where the checkpoint has the two of each rotated
             pair side by side; ours are half the width apart.
@@ -42,6 +43,7 @@ class Family:
     names: dict[str, str]
     read: Callable[[HFConfig], dict[str, Any]]
     write: Callable[[ModelConfig], HFConfig]
+    constants: dict[str, float] = field(default_factory=dict)
     layer_names: Callable[[LayerConfig], dict[str, str]] = lambda layer: {}
     paired: Callable[[LayerConfig], dict[str, int]] = lambda layer: {}
 
@@ -120,13 +122,31 @@ def _computed(model: ModelConfig) -> dict[str, Any]:
     fields = model.model_dump(exclude={"dtype", "init", "layer", "stages"})
     if fields["embed_scale"] == "sqrt_width":
         fields["embed_scale"] = model.width**0.5
-    fields["layers"] = [layer.model_dump() for layer in model.layers]
-    for layer in fields["layers"]:
-        projection = layer["attention"]["projection"]
+    fields["layers"] = layers = [layer.model_dump() for layer in model.layers]
+    for i, source in enumerate(sources(model)):
+        attention = layers[i]["attention"]
+        del attention["write"]  # names are ours alone: what counts is which layer is read
+        if source != i:
+            attention |= {"read": f"layers[{source}]", "memory": layers[source]["attention"]["memory"]}
+        projection = attention["projection"]
         if "scale" in projection and projection["scale"] is None:
             width = projection["head_width"] if "head_width" in projection else projection["nope_width"] + projection["rope_width"]
             projection["scale"] = width**-0.5
     return fields
+
+
+def sources(model: ModelConfig) -> list[int]:
+    """For each layer, the number of that whose memory it reads: its own, or that of the layer that writes the name it reads."""
+    found: list[int] = []
+    published: dict[str, int] = {}
+    for stage in model.stages:
+        names = published
+        for start in range(len(found), len(found) + stage.repeat * len(stage.layers), len(stage.layers)):
+            numbered = list(enumerate([layer.attention for layer in stage.layers], start))
+            names = published | {attention.write: i for i, attention in numbered if attention.write is not None}
+            found += [i if attention.read is None else names[attention.read] for i, attention in numbered]
+        published = names if stage.repeat == 1 else published
+    return found
 
 
 def _difference(ours: Any, theirs: Any, path: str = "") -> str | None:

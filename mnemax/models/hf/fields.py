@@ -72,6 +72,7 @@ SCALINGS = {
         "low_freq_factor": "low_freq_factor",
         "high_freq_factor": "high_freq_factor",
     },
+    "proportional": {"fraction": "partial_rotary_factor"},
 }
 
 
@@ -190,13 +191,17 @@ def read_rope(hf: HFConfig, given: dict[str, Any] | None = None) -> dict[str, An
         given = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
     theta = given.get("rope_theta") or hf["rope_theta"]
     kind = given.get("rope_type") or given.get("type") or "default"
-    for factor in (hf.get("partial_rotary_factor"), given.get("partial_rotary_factor")):
+    for factor in (hf.get("partial_rotary_factor"), None if kind == "proportional" else given.get("partial_rotary_factor")):
         if factor not in (None, 1):
             raise Unfit(f"partial_rotary_factor is {factor}, which its own model does not apply")
     if kind == "default":
         return {"theta": theta}
     if kind not in SCALINGS:
         raise Unfit(f"rope type '{kind}' is not known; known: default, {', '.join(SCALINGS)}")
+    if kind == "proportional":
+        if given.get("factor", 1) != 1:
+            raise Unfit(f"rope type 'proportional' has a factor ({given['factor']}), which we do not apply")
+        given = {"partial_rotary_factor": 1.0, **given}
     longest = hf["max_position_embeddings"]
     original = hf.get("original_max_position_embeddings") or given.get("original_max_position_embeddings") or longest
     given = {**given, "original_max_position_embeddings": original}
@@ -255,8 +260,8 @@ def read_windows(hf: HFConfig, windowed: Callable[[int], bool]) -> list[int | No
 
 
 def layer_windows(model: ModelConfig) -> list[int | None]:
-    """Each layer's window, None where it sees everything."""
-    memories = [layer.attention.memory for layer in model.layers]
+    """Each layer's window, None where it sees everything; that of a reader is that of the memory it reads."""
+    memories = [attention.memory for attention in model.sources]
     return [memory.size if isinstance(memory, WindowConfig) else None for memory in memories]
 
 

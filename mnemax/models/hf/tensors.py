@@ -97,7 +97,18 @@ class Tensor:
         return self.parts[0].path == "embedding"
 
 
-def layout(config: ModelConfig, family: Family) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class Constant:
+    """A tensor of one number that has no counterpart of ours, and one value for all."""
+
+    value: float
+    shape: tuple[int, ...] = (1,)
+
+    def to_torch(self, params: Params) -> np.ndarray:
+        return np.full(self.shape, self.value, np.float32)
+
+
+def layout(config: ModelConfig, family: Family) -> dict[str, Tensor | Constant]:
     """Every tensor of a model's checkpoint, in the order of the layers."""
     described = weights(config)
     places = [
@@ -107,7 +118,7 @@ def layout(config: ModelConfig, family: Family) -> dict[str, Tensor]:
         for j, layer in enumerate(stage.layers)
     ]
     ends = {path: Tensor((Part(path, weight, None),)) for path, weight in described.items() if not weight.stacked}
-    tensors = {family.names["embedding"]: ends.pop("embedding")}
+    tensors: dict[str, Tensor | Constant] = {family.names["embedding"]: ends.pop("embedding")}
     for i, (prefix, repeat, layer) in enumerate(places):
         names, paired = family.names | family.layer_names(layer), family.paired(layer)
         parts: dict[str, list[Part]] = {}
@@ -116,6 +127,7 @@ def layout(config: ModelConfig, family: Family) -> dict[str, Tensor]:
             part = Part(prefix + name, described[prefix + name], repeat, paired.get(name, 0))
             parts.setdefault(names[name].format(i=i), []).append(part)
         tensors |= {name: Tensor(tuple(together)) for name, together in parts.items()}
+        tensors |= {name.format(i=i): Constant(value) for name, value in family.constants.items()}
     return tensors | {family.names[path]: tensor for path, tensor in ends.items()}
 
 
@@ -171,23 +183,24 @@ def read_params(folder: Path, config: ModelConfig, family: Family) -> Params:
     """
     checkpoint, tensors = Checkpoint(folder), layout(config, family)
     _check(checkpoint, tensors, folder, config, family)
-    by_path: dict[str, list[tuple[str, Part]]] = {}
+    by_path: dict[str, list[tuple[str, Tensor, Part]]] = {}
     for name, tensor in tensors.items():
-        for part in tensor.parts:
-            by_path.setdefault(part.path, []).append((name, part))
+        if isinstance(tensor, Tensor):
+            for part in tensor.parts:
+                by_path.setdefault(part.path, []).append((name, tensor, part))
     params: Params = {}
     for path, named in by_path.items():
-        weight = named[0][1].weight
+        weight = named[0][2].weight
         value = np.empty(weight.shape, np.float32)
-        for name, part in named:
-            value[... if part.repeat is None else part.repeat] = tensors[name].from_torch(checkpoint.read(name), part)
+        for name, tensor, part in named:
+            value[... if part.repeat is None else part.repeat] = tensor.from_torch(checkpoint.read(name), part)
         params[path] = shard(jnp.asarray(value), *weight.axes)
     return params
 
 
 def _check(
     checkpoint: Checkpoint,
-    tensors: dict[str, Tensor],
+    tensors: dict[str, Tensor | Constant],
     folder: Path,
     config: ModelConfig,
     family: Family,
@@ -207,6 +220,10 @@ def _check(
             raise UserError(f"{checkpoint.paths[name]}: {name} has shape {shape}; config.json asks for {tensor.shape}.")
         if (dtype := checkpoint.dtype(name)) not in READABLE:
             raise UserError(f"{checkpoint.paths[name]}: {name} is of type {dtype}; allowed: {', '.join(READABLE)}.")
+        if isinstance(tensor, Constant) and (value := checkpoint.read(name).item()) != tensor.value:
+            raise UserError(
+                f"{checkpoint.paths[name]}: {name} is {value}; our model has no such factor: it must be {tensor.value}."
+            )
 
 
 def _equal(checkpoint: Checkpoint, a: str, b: str) -> bool:
@@ -220,7 +237,7 @@ def _some(names: list[str]) -> str:
 def write_params(
     folder: Path,
     params: Params,
-    tensors: dict[str, Tensor],
+    tensors: dict[str, Tensor | Constant],
     dtype: np.dtype,
     max_shard_bytes: int,
 ) -> None:
@@ -247,7 +264,7 @@ def write_params(
         (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
-def _split(tensors: dict[str, Tensor], itemsize: int, limit: int) -> Iterator[list[str]]:
+def _split(tensors: dict[str, Tensor | Constant], itemsize: int, limit: int) -> Iterator[list[str]]:
     names, size = [], 0
     for name, tensor in tensors.items():
         own = math.prod(tensor.shape) * itemsize

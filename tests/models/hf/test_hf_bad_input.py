@@ -80,6 +80,16 @@ def test_unknown_architecture(folder):
         ("qwen2", {"layer_types": ["full_attention", "linear_attention"]}, "'linear_attention'"),
         ("gemma2", {"sliding_window": None}, "sliding_window"),
         ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("gemma4", {"hidden_size_per_layer_input": 8}, "hidden_size_per_layer_input is 8"),
+        ("gemma4", {"enable_moe_block": True}, "enable_moe_block"),
+        ("gemma4", {"attention_k_eq_v": True}, "num_kv_shared_layers is 2"),
+        (
+            "gemma4",
+            {"layer_types": [*["sliding_attention"] * 4, "full_attention"]},
+            "no layer before these is of the type of layer 4",
+        ),
+        ("gemma4", {"per_layer_config": {"2": {"intermediate_size": 8}}}, "'intermediate_size' for layer 2"),
+        ("gemma4_keys", {"attention_bias": True}, "attention_bias"),
         ("deepseek_v3", {"first_k_dense_replace": 1}, "first_k_dense_replace (1)"),
         ("deepseek_v3", {"rms_norm_eps": 1e-5}, "rms_norm_eps is 1e-05"),
         ("deepseek_v3", {"attention_bias": True}, "attention_bias"),
@@ -155,7 +165,7 @@ def test_bad_index(tmp_path):
         ("window", "mistral: layers[0].attention.memory.sinks is 2"),
         ("relu2", "llama: feedforward is of kind 'mlp'"),
         ("sink_logits", "qwen2: layers[0].attention.projection.output_bias is True"),
-        ("cla", "llama: layers[0].attention.write is pair"),
+        ("cla", "llama: layers[1].attention.read is layers[0], there None"),
         ("nope", "mistral: layers[1].attention.projection.rope is None"),
         ("partial_rope", "llama: layers[0].attention.projection.rope.fraction is 0.5"),
     ],
@@ -166,6 +176,38 @@ def test_model_that_no_family_holds(name, words, tmp_path):
         hf.save(tmp_path / "out", config, {})
     assert words in str(error.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda first, tail: first[0]["attention"].update(write="other") or tail[0]["attention"].update(read="other"),
+            "gemma4: layers[3].attention.read is layers[0], there layers[1]",
+        ),
+        (
+            lambda first, tail: first.insert(2, {"attention": {"read": "sliding"}}),
+            "gemma4: layers[2].attention.read is layers[1], there None",
+        ),
+        (lambda first, tail: tail.pop(), "gemma4: layers[4].attention.memory is window, there full"),
+        (lambda first, tail: tail[0]["feedforward"].update(width=480), "gemma4: layers[3].feedforward.width is 480, there 320"),
+    ],
+    ids=["reads another than the last of its type", "reads before the tail", "ends with a window", "width of the tail"],
+)
+def test_tail_that_gemma4_cannot_have(change, words):
+    fields = yaml.safe_load((ROOT / "mnemax/configs/models/gemma4.yaml").read_text())
+    first, tail = (stage["layers"] for stage in fields["stages"])
+    first[0] = {"attention": {}}
+    change(first, tail)
+    with pytest.raises(UserError) as error:
+        hf.holder(ModelConfig.model_validate(fields))
+    assert words in str(error.value)
+
+
+def test_factor_that_our_layers_have_not(tmp_path):
+    folder = shutil.copytree(GOLDEN / "gemma4", tmp_path / "model")
+    rewrite(folder, lambda tensors: tensors.update({"model.layers.1.layer_scalar": np.full(1, 0.5, np.float32)}))
+    assert "model.layers.1.layer_scalar is 0.5" in refused(folder)
 
 
 def test_folder_that_is_there_already(folder):
