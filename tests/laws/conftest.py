@@ -16,13 +16,23 @@ from mnemax.models.params import Params, bind, weights
 BATCH, LENGTH = 2, 24
 
 # Compiling for eight devices takes longest of all laws: by default a few that differ most, the others with `-m slow`.
-SHARDED = {"attamba", "bounded_h2o", "cla", "gated_deltanet", "kvm", "llama", "quantized_int4", "window", "yoco"}
+SHARDED = {"attamba", "bounded_h2o", "cla", "gated_deltanet", "kvm", "llama", "mla", "quantized_int4", "window", "yoco"}
+
+# Models that another one differs from in a field or two: by default only the laws that compile little.
+VARIANTS = {
+    *("bounded_key_norm", "gemma4_keys", "kvm_power", "mha", "mqa", "nope", "partial_rope", "quantized_int2", "qwen2", "qwen3"),
+    *("relu2", "shared_kv_mqa", "shared_qk"),
+}
+LONG_LAWS = {"test_decoding.py", "test_learning.py", "test_resume.py", "test_generation.py"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         name = item.callspec.params.get("architecture") if hasattr(item, "callspec") else None
-        if item.path.name == "test_sharding.py" and name is not None and name not in SHARDED:
+        if name is None:
+            continue
+        not_sharded = item.path.name == "test_sharding.py" and name not in SHARDED
+        if not_sharded or (item.path.name in LONG_LAWS and name in VARIANTS):
             item.add_marker(pytest.mark.slow)
 
 
