@@ -73,6 +73,8 @@ class AttentionConfig(Config):
             raise ValueError(f"{memory} needs the gate '{missing[0]}', which neither projection nor retention makes")
         if self.sink_logits and not self.memory.normalised:
             raise ValueError(f"sink_logits join a softmax, and {memory} is read without one")
+        if self.output_gate != "none" and self.projection.gated:
+            raise ValueError(f"output_gate: {self.output_gate} would gate what projection {named[0][0].split()[-1]} gates itself")
         if reason := self.memory.refuses(self):
             raise ValueError(f"{memory} {reason}")
         return self
@@ -99,7 +101,7 @@ class StageConfig(Config):
     """Layer-condensed: layers may read what an upper layer of the stage writes, of earlier tokens. Rows and prompts run the stage
     this often, each time reading what the time before wrote; exact for as many tokens, and for decode steps."""
     trained_passes: PositiveInt = 2
-    """The last passes, those that gradients flow through."""
+    """The last passes, those that gradients flow through; 2 unless there are `passes`."""
 
     @property
     def condensed(self) -> dict[str, int]:
@@ -179,6 +181,8 @@ class ModelConfig(Config):
     def _upper(self, stage: StageConfig, where: str) -> dict[str, AttentionConfig]:
         """What layers of a stage may read of upper ones."""
         if stage.passes is None:
+            if stage.trained_passes != 2:
+                raise ValueError(f"{where}.trained_passes ({stage.trained_passes}) are the last of 'passes', which is not set")
             return {}
         upper = {name: stage.layers[i].attention for name, i in stage.condensed.items()}
         if not upper:
@@ -207,37 +211,47 @@ class ModelConfig(Config):
                 raise ValueError(f"{where}.entry_residual.of: no layer before it writes '{residual.of}' (written so far: {known})")
             mine, theirs = attention.projection.entry(self), names[residual.of].projection.entry(self)
             for leaf in residual.leaves:
-                if leaf not in mine or leaf not in theirs or mine[leaf].shape != theirs[leaf].shape:
-                    shapes = (spec[leaf].shape if leaf in spec else "none" for spec in (mine, theirs))
-                    raise ValueError("{}.entry_residual.leaves: '{}' has shape {} here and {} where '{}' is written".format(
-                        where, leaf, *shapes, residual.of
-                    ))  # fmt: skip
+                here, there = (str(spec[leaf].shape) if leaf in spec else "none" for spec in (mine, theirs))
+                if here != there or leaf not in mine or len(mine[leaf].shape) != 2:
+                    raise ValueError(
+                        f"{where}.entry_residual.leaves: '{leaf}' has shape {here} here and {there} where '{residual.of}' is "
+                        "written; it takes equal ones, of heads and their width"
+                    )
 
     @property
-    def sources(self) -> list[AttentionConfig]:
-        """For every layer, whose memory it reads: its own, or that of the layer that writes the name it reads."""
-        found, published = [], {}
+    def sources(self) -> list[int]:
+        """For each layer, the number of that whose memory it reads: its own, or that of the layer that writes the name it reads."""
+        found: list[int] = []
+        published: dict[str, int] = {}
         for stage in self.stages:
-            attentions = [layer.attention for layer in stage.layers]
-            names = published | {attention.write: attention for attention in attentions if attention.write is not None}
-            found += [attention if attention.read is None else names[attention.read] for attention in attentions] * stage.repeat
+            names = published
+            for start in range(len(found), len(found) + stage.repeat * len(stage.layers), len(stage.layers)):
+                numbered = list(enumerate([layer.attention for layer in stage.layers], start))
+                names = published | {attention.write: i for i, attention in numbered if attention.write is not None}
+                found += [i if attention.read is None else names[attention.read] for i, attention in numbered]
             published = names if stage.repeat == 1 else published
         return found
 
     @property
     def last_kept(self) -> tuple[int, int | None]:
-        """The last stage that remembers anything, and its layer that only a prompt's last token need leave, where there is one."""
+        """The last stage that needs all tokens of a prompt, and its layer from whose output on only the last token is needed.
 
-        def keeps(layer: LayerConfig) -> bool:
-            return layer.attention.read is None or bool(layer.attention.projection.tail(self, reads=True))
-
-        s = max(s for s, stage in enumerate(self.stages) if any(map(keeps, stage.layers)))
-        stage = self.stages[s]
-        i = max(i for i, layer in enumerate(stage.layers) if keeps(layer))
-        attention = stage.layers[i].attention
-        plain = attention.memory.plain_slots and attention.read is None and attention.retention is None
+        None for the layer: the whole stage is computed for all tokens.
+        """
+        places = [(s, i) for s, stage in enumerate(self.stages) for _ in range(stage.repeat) for i in range(len(stage.layers))]
+        s, i = max(
+            place for place, layer, source in zip(places, self.layers, self.sources, strict=True) if self._keeps(layer, source)
+        )
+        stage, attention = self.stages[s], self.stages[s].layers[i].attention
+        plain = attention.read is None and attention.memory.plain_slots and attention.retention is None
         tail = attention.projection.tail(self, reads=attention.read is not None)
         return s, i if plain and not tail and stage.repeat == 1 and stage.passes is None else None
+
+    def _keeps(self, layer: LayerConfig, source: int) -> bool:
+        """Whether a layer remembers anything, or reads what only all of its tokens' queries together may read."""
+        if layer.attention.read is None:
+            return True
+        return not self.layers[source].attention.memory.any_query or bool(layer.attention.projection.tail(self, reads=True))
 
     @property
     def layers(self) -> list[LayerConfig]:

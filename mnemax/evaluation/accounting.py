@@ -51,8 +51,8 @@ def parameters(config: "ModelConfig") -> int:
 def layer_costs(config: "ModelConfig", context: int) -> list[LayerCost]:
     """Every layer's bytes for one row of `context` tokens."""
     costs = []
-    for layer, source in zip(config.layers, config.sources, strict=True):
-        attention = layer.attention
+    for layer, number in zip(config.layers, config.sources, strict=True):
+        attention, source = layer.attention, config.layers[number].attention
         reads = attention.read is not None
         entry, tail = source.entry(config), entry_bytes(attention.projection.tail(config, reads=reads))
         written = 0 if reads else entry_bytes(entry)
@@ -90,7 +90,7 @@ def train_flops(config: "ModelConfig", length: int) -> float:
 
 
 def _flops(config: "ModelConfig", length: int, passes: Callable[["StageConfig"], int]) -> float:
-    described, sources = weights(config), iter(config.sources)
+    described, sources = weights(config), iter([config.layers[number].attention for number in config.sources])
     sample = range(1, length + 1, max(1, length // 256))
     flops = 2.0 * config.width * config.vocab_size
     for i, stage in enumerate(config.stages):

@@ -69,8 +69,7 @@ def _by_shard(run, q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, bias: j
     if not on_shards():
         return run(q, k, v, mask, bias, slope)
     batch, _, heads, _ = jax.typeof(q).sharding.spec
-    # Fewer key heads than shards: one a query head.
-    copies = 1 if heads is None or jax.typeof(k).sharding.spec[2] == heads else q.shape[2] // k.shape[2]
+    copies = 1 if heads is None else _copies(q.shape[2], k.shape[2], jax.typeof(q).sharding.mesh.shape[heads])
 
     def by_head(x: jax.Array) -> jax.Array:
         whole = x if copies == 1 else jnp.repeat(x, copies, axis=2)
@@ -85,3 +84,8 @@ def _by_shard(run, q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, bias: j
     inputs = (q, k, v, mask, bias, slope)
     specs = jax.tree.map(lambda x: jax.typeof(x).sharding.spec, inputs)
     return jax.shard_map(run, in_specs=specs, out_specs=(P(batch, None, heads, None), P(batch, None, heads)))(*inputs)
+
+
+def _copies(N: int, K: int, shards: int) -> int:
+    """The fewest copies of K key heads, each of whole query heads, that split evenly over shards of N query heads."""
+    return next(c for c in range(1, N // K + 1) if (N // K) % c == 0 and K * c % shards == 0)

@@ -30,14 +30,14 @@ class ShortConvolution(nnx.Module):
         """The mixed tokens, and the new tail of W1 = W - 1 tokens; `tail` None: x is whole rows; `dynamic`: each token's own taps,
         which are added."""
         taps = use(self.taps, x.dtype)
-        taps = taps if dynamic is None else taps + dynamic
-        W, T, at = self.taps.shape[0], x.shape[1], (slice(None),) * (taps.ndim - x.ndim + 1)
+        taps = taps if dynamic is None else jnp.moveaxis(taps + dynamic, 2, 0)
+        W, T = taps.shape[0], x.shape[1]
         before = jnp.zeros_like(x[:, :1]).repeat(W - 1, axis=1) if tail is None else laid_out_as(tail, x)
         both = jnp.concatenate([before, x], axis=1)
         position = place.positions.reshape(*place.positions.shape, *(1,) * (x.ndim - 2))
-        y = x * taps[*at, 0]
+        y = x * taps[0]
         for w in range(1, W):  # a document's first tokens see no further than its beginning
-            y += jnp.where(position >= w, both[:, W - 1 - w : W - 1 - w + T], 0) * taps[*at, w]
+            y += jnp.where(position >= w, both[:, W - 1 - w : W - 1 - w + T], 0) * taps[w]
         return y if self.bias is None else y + use(self.bias, x.dtype), both[:, T:]
 
 

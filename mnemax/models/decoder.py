@@ -65,6 +65,7 @@ class Decoder(nnx.Module):
             last: only the last token's output is wanted, [B, 1, D]. Layers past the last that remembers anything then see no other
                 token, which is YOCO's early exit of prefill (arXiv 2405.05254, section 2.3). Needs a state.
         """
+        assert state is not None or not last  # of whole rows, keys are the queries' own tokens
         before = jnp.int32(0) if state is None else state.length
         index = before + jnp.arange(tokens.shape[1], dtype=jnp.int32)
         if positions is None:

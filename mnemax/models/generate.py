@@ -160,7 +160,7 @@ def pad_prompts(prompts: Sequence[Sequence[int]]) -> tuple[Int[np.ndarray, "B T"
 
 def _prefill(config, sampling, params: Params, state: DecodeState, tokens, positions, key):
     model = bind(config, params)
-    x, after, _ = model.hidden(tokens, positions, state, last=tokens.shape[1] > 1)
+    x, after, _ = model.hidden(tokens, positions, state, last=True)
     return sample(model.logits(x)[:, 0], key, sampling), after
 
 

@@ -66,9 +66,11 @@ class Stage(nnx.Module):
         """
 
         def repeat(x: jax.Array, layers_and_states: Any) -> Any:
-            run = _run if self.config.passes is None else self._condensed
             layers, states = layers_and_states
-            x, states, names, aux = run(layers, states, x, place, bus, implementation, cut)
+            if self.config.passes is None:
+                x, states, names, aux = _run(layers, states, x, place, bus, implementation, cut)
+            else:
+                x, states, names, aux = self._condensed(layers, states, x, place, bus, implementation)
             return x, (states, names if self.config.repeat == 1 else None, aux)
 
         if remat in REMAT:
@@ -81,7 +83,7 @@ class Stage(nnx.Module):
         x, (states, _, aux) = jax.lax.scan(repeat, x, (self.layers, states))
         return x, states, bus, jax.tree.map(jnp.sum, aux)
 
-    def _condensed(self, layers, states, x: jax.Array, place: Place, bus: Bus, implementation: str, cut: int | None):
+    def _condensed(self, layers, states, x: jax.Array, place: Place, bus: Bus, implementation: str):
         """As `_run`, where layers read what an upper one writes (layer-condensed sharing, arXiv 2405.10637, section 2.2).
 
         Every pass runs the stage on the same input; what is read of an upper layer is what it wrote in the pass before, in the
@@ -99,7 +101,7 @@ class Stage(nnx.Module):
         def once(inputs, seen: Bus):
             layers, states, x, bus = inputs
             earlier = {name: replace(one, view=replace(one.view, strict=True)) for name, one in seen.items()}
-            return _run(layers, states, x, place, bus | earlier, implementation, cut)
+            return _run(layers, states, x, place, bus | earlier, implementation, None)
 
         def written(inputs, seen: Bus) -> Bus:
             names = once(inputs, seen)[2]

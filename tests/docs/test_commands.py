@@ -14,7 +14,15 @@ PAGES = [
     "README.md",
     *(
         f"docs/{name}.md"
-        for name in ("training", "uptraining", "decoding", "adding-an-architecture", "evaluation", "ablations", "architectures/gate")
+        for name in (
+            "training",
+            "uptraining",
+            "decoding",
+            "adding-an-architecture",
+            "evaluation",
+            "ablations",
+            "architectures/gate",
+        )
     ),
 ]
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)

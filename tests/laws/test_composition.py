@@ -31,7 +31,15 @@ def first_of_each(choice: str, found: list[dict]) -> dict[str, dict]:
 FOUND = attentions()
 PROJECTIONS, MEMORIES = first_of_each("projection", FOUND), first_of_each("memory", FOUND)
 PAIRS = [(projection, memory) for projection in PROJECTIONS for memory in MEMORIES]
-QUICK = {("mla", "bounded"), ("mla", "quantized"), ("gla", "window"), ("shared", "bounded"), ("key_driven", "bounded")}
+QUICK = {
+    ("gqa", "linear"),
+    ("gqa", "kvm"),
+    ("mla", "bounded"),
+    ("mla", "quantized"),
+    ("gla", "window"),
+    ("shared", "bounded"),
+    ("key_driven", "bounded"),
+}
 
 
 def built(projection: str, memory: str, *, share: bool) -> ModelConfig:
@@ -66,7 +74,13 @@ def test_pairs(projection, memory, share):
         logits, state = run(params, tokens[:, start : start + length], None, state)
         found.append(logits)
         start += length
-    np.testing.assert_allclose(np.concatenate(found, axis=1), run(params, tokens)[0], rtol=1e-3, atol=1e-4)
+    whole = run(params, tokens)[0]
+    np.testing.assert_allclose(np.concatenate(found, axis=1), whole, rtol=1e-3, atol=1e-4)
+    if share:  # a prompt that leaves early
+        early = jax.jit(
+            lambda p: (model := bind(config, p)).logits(model.hidden(tokens, None, model.init_state(2, T), last=True)[0])
+        )
+        np.testing.assert_allclose(early(params), whole[:, -1:], rtol=1e-3, atol=1e-4)
 
 
 def test_every_kind_is_among_the_pairs():

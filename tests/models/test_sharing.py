@@ -130,6 +130,20 @@ def test_flops_of_a_prompt_are_the_self_decoders():
     assert whole < 1.1 * alone
 
 
+def residual_of(leaf: str) -> list[dict]:
+    attentions = [{"write": "first"}, {"entry_residual": {"of": "first", "leaves": [leaf]}}]
+    return [{"layers": [{"attention": attention} for attention in attentions]}]
+
+
+def gated(kind: str) -> list[dict]:
+    projection = {"kind": kind, "heads": 4, "head_width": 16}
+    return [{"layers": [{"attention": {"projection": projection, "memory": {"kind": "linear"}, "output_gate": "head"}}]}]
+
+
+def other_rope() -> list[dict]:
+    return [{"layers": [{"attention": {"write": "kv"}}, {"attention": {"read": "kv", "projection": {"rope": {"theta": 5.0}}}}]}]
+
+
 @pytest.mark.parametrize(
     ("stages", "words"),
     [
@@ -140,6 +154,10 @@ def test_flops_of_a_prompt_are_the_self_decoders():
             [{"layers": [{"attention": {"entry_residual": {"of": "first"}}}]}],
             "entry_residual.of: no layer before it writes 'first'",
         ),
+        ([{"layers": [{}], "trained_passes": 3}], "trained_passes (3) are the last of 'passes', which is not set"),
+        (residual_of("z"), "entry_residual.leaves: 'z' has shape none here and none where 'first' is written"),
+        (gated("gated_retention"), "output_gate: head would gate what projection gated_retention gates itself"),
+        (other_rope(), "projection cannot read 'kv': rope is"),
     ],
 )
 def test_bad_plans(stages, words):

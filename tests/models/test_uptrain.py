@@ -183,7 +183,7 @@ REFUSED = {
     "a sink": (["layer.attention.sink_logits=true"], "the model before lacks the weight 'layers.0.attention.sink'"),
     "a kind": (
         ["layer.attention={projection: {kind: mamba2, heads: 4, head_width: 16, state_width: 16}, memory: {kind: linear}}"],
-        "^layer 0: projection is gqa before and mamba2 after, and only these change: gqa to gqa, gqa to mla$",
+        "^layer 0: projection is gqa before and mamba2 after, and only these change: gqa to gqa, gqa to mla, mla to tpla$",
     ),
     "a latent too wide": ([MLA, f"{PROJECTION}.latent_width=65"], "latent_width is 65 after, more than the rank 64"),
     "widths": ([MLA, f"{PROJECTION}.nope_width=16"], r"head_width is 16 before and 24 \(nope_width \+ rope_width\) after"),

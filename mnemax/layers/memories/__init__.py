@@ -116,8 +116,9 @@ class MemoryConfig(Config):
     normalised: ClassVar[bool] = True
     """Whether it is read by a softmax, which has a log-sum-exp."""
     plain_slots: ClassVar[bool] = False
-    """Whether its view is `Slots` that follow from the entries alone, so that any queries may read it: the last token's only, or
-    those of a lower layer."""
+    """Whether its view is `Slots` that follow from the entries alone, so that a lower layer's queries may read it, too."""
+    any_query: ClassVar[bool] = True
+    """Whether its view may be read by the last token's query alone; if not, by as many queries as tokens were written."""
 
     def build(self, entry: EntrySpec, init: "Init") -> "Memory":
         """The memory for entries of this shape; most have no weights."""

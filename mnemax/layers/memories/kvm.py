@@ -80,6 +80,7 @@ class KVMConfig(MemoryConfig):
     """Key-value means: slots that sum keys and values, by a schedule, and a window of whole chunks."""
 
     takes: ClassVar[frozenset[str]] = frozenset({"merge"})
+    any_query: ClassVar[bool] = False
 
     kind: Literal["kvm"] = "kvm"
     chunk: PositiveInt = 256

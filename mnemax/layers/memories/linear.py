@@ -25,6 +25,7 @@ class MatrixConfig(MemoryConfig):
     """The base of memories that are one matrix a head."""
 
     normalised = False
+    any_query = False
 
     chunk: PositiveInt = 64
     """Tokens that are computed in parallel; of speed alone."""
@@ -44,7 +45,7 @@ class MatrixConfig(MemoryConfig):
         late = rope is not None and rotated == "read"
         if late:
             return "sums keys, which projection.rotated: read would rotate too late"
-        reason = attention.projection.unpaired
+        reason = attention.projection.unpaired or attention.projection.remade
         return None if reason is None else f"sums products of keys and values, and {reason}"
 
     @override

@@ -21,6 +21,8 @@ class ProjectionConfig(Config):
 
     gates: ClassVar[frozenset[str]] = frozenset()
     """The gates among its entry's leaves."""
+    gated: ClassVar[bool] = False
+    """Whether it gates its output itself."""
 
     heads: int
     """Query heads, N."""
@@ -38,6 +40,11 @@ class ProjectionConfig(Config):
     @property
     def unpaired(self) -> str | None:
         """Why an entry is no pair of a key and a value a head, from which alone all follows: those may be summed and averaged."""
+        return None
+
+    @property
+    def remade(self) -> str | None:
+        """Why keys and values are not read as they lie in the entry, which a memory that never attends would miss."""
         return None
 
     def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "Projection":

@@ -108,7 +108,8 @@ class DiffQKVConfig(ProjectionConfig):
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
         if not isinstance(writer, DiffQKVConfig):
             return f"diffqkv queries cannot read entries of kind '{getattr(writer, 'kind', '?')}'"
-        for field in ("key_heads", "value_heads", "keys", "values", "rotated"):
+        rope = ("rope",) if self.rotated == "written" else ()
+        for field in ("key_heads", "value_heads", "keys", "values", "rotated", *rope):
             mine, theirs = getattr(self, field), getattr(writer, field)
             if mine != theirs:
                 return f"{field} is {mine} here and {theirs} where it is written"

@@ -31,6 +31,7 @@ class GatedDeltaConfig(ProjectionConfig):
     """Unit-length keys and queries, short convolutions, a decay and a write strength a value head, a gated output."""
 
     gates = frozenset({"log_decay", "beta"})
+    gated = True
 
     kind: Literal["gated_delta"] = "gated_delta"
     heads: PositiveInt

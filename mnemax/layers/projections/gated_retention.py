@@ -27,6 +27,7 @@ class GatedRetentionConfig(ProjectionConfig):
     """Rotated queries and keys, a data-dependent decay a head, a gated output with a norm a head."""
 
     gates = frozenset({"log_decay"})
+    gated = True
 
     kind: Literal["gated_retention"] = "gated_retention"
     heads: PositiveInt

@@ -50,6 +50,11 @@ class GLAConfig(MLAConfig):
 
     @property
     @override
+    def kv_heads(self) -> int:
+        return self.latent_heads
+
+    @property
+    @override
     def by_head(self) -> bool:
         return False  # all latents share one rotated key
 

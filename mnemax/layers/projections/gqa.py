@@ -84,7 +84,8 @@ class GQAConfig(ProjectionConfig):
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
         if not isinstance(writer, GQAConfig):
             return f"gqa queries cannot read entries of kind '{getattr(writer, 'kind', '?')}'"
-        for field in ("kv_heads", "head_width", "values", "rotated", "value_norm"):
+        rope = ("rope",) if self.rotated == "written" else ()
+        for field in ("kv_heads", "head_width", "values", "rotated", "value_norm", *rope):
             mine, theirs = getattr(self, field), getattr(writer, field)
             if mine != theirs:
                 return f"{field} is {mine} here and {theirs} where it is written"

@@ -41,14 +41,16 @@ class GTAConfig(ProjectionConfig):
     def _divides(self) -> Self:
         if self.heads % self.kv_heads:
             raise ValueError(f"heads ({self.heads}) is not divisible by kv_heads ({self.kv_heads})")
-        if self.turns > self.head_width:
-            raise ValueError(f"rope_width ({self.turns}) exceeds head_width ({self.head_width})")
-        if int(self.turns * self.rope.fraction) % 2:
-            raise ValueError(f"rope.fraction ({self.rope.fraction}) of rope_width ({self.turns}) is odd: rotation needs pairs")
+        if self.rotated_width > self.head_width:
+            raise ValueError(f"rope_width ({self.rotated_width}) exceeds head_width ({self.head_width})")
+        if int(self.rotated_width * self.rope.fraction) % 2:
+            raise ValueError(
+                f"rope.fraction ({self.rope.fraction}) of rope_width ({self.rotated_width}) is odd: rotation needs pairs"
+            )
         return self
 
     @property
-    def turns(self) -> int:
+    def rotated_width(self) -> int:
         """Width of the rotated part."""
         return self.head_width // 2 if self.rope_width is None else self.rope_width
 
@@ -58,7 +60,7 @@ class GTAConfig(ProjectionConfig):
 
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
-        return {"k": leaf((self.kv_heads, self.head_width), model), "k_rope": leaf((1, self.turns), model)}
+        return {"k": leaf((self.kv_heads, self.head_width), model), "k_rope": leaf((1, self.rotated_width), model)}
 
     @property
     @override
@@ -77,7 +79,8 @@ class GTAConfig(ProjectionConfig):
         for field, mine, theirs in (
             ("kv_heads", self.kv_heads, writer.kv_heads),
             ("head_width", self.head_width, writer.head_width),
-            ("rope_width", self.turns, writer.turns),
+            ("rope_width", self.rotated_width, writer.rotated_width),
+            ("rope", self.rope, writer.rope),
         ):
             if mine != theirs:
                 return f"{field} is {mine} here and {theirs} where it is written"
@@ -100,7 +103,7 @@ class GTA(Projection):
         if reads:
             return
         self.w_u = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
-        self.w_r = init.matrix((D, config.turns), ("embed", "head"))
+        self.w_r = init.matrix((D, config.rotated_width), ("embed", "head"))
 
     @override
     def query(self, x: Float[Array, "B T D"], place: Place) -> Float[Array, "B T N H"]:
@@ -127,4 +130,4 @@ class GTA(Projection):
     @property
     def _still(self) -> int:
         """Width of the part that is not rotated."""
-        return self.config.head_width - self.config.turns
+        return self.config.head_width - self.config.rotated_width

@@ -31,6 +31,11 @@ class KeyDrivenConfig(GQAConfig):
     def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "KeyDriven":
         return KeyDriven(self, model, init, reads)
 
+    @property
+    @override
+    def remade(self) -> str | None:
+        return "projection key_driven deals its queries out to keys when it attends"
+
     @override
     def cannot_read(self, writer) -> str | None:
         return "key_driven queries are dealt out by the weights of their own keys"

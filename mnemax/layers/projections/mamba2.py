@@ -31,6 +31,7 @@ class Mamba2Config(ProjectionConfig):
     """A state-space layer: `groups` of queries and keys, many value heads, one input-dependent step a head."""
 
     gates = frozenset({"log_decay"})
+    gated = True
 
     kind: Literal["mamba2"] = "mamba2"
     heads: PositiveInt

@@ -5,6 +5,7 @@ k[n] = [U_k[n] c ; k_r]       v[n] = U_v[n] c              (expanded: multi-head
 q[n] . k[n] = (U_k[n]^T q_n[n]) . c + q_r[n] . k_r         (absorbed: multi-query attention over the cache as it is)
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Self, override
 
 import jax
@@ -49,7 +50,8 @@ class MLAConfig(ProjectionConfig):
     @model_validator(mode="after")
     def _rotates_pairs(self) -> Self:
         if int(self.rope_width * self.rope.fraction) % 2:
-            raise ValueError(f"rope_width ({self.rope_width}) is odd: rotation needs pairs of dimensions")
+            fraction, width = self.rope.fraction, self.rope_width
+            raise ValueError(f"rope.fraction ({fraction}) of rope_width ({width}) is odd: rotation needs pairs of dimensions")
         return self
 
     @override
@@ -64,7 +66,7 @@ class MLAConfig(ProjectionConfig):
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
         if not isinstance(writer, MLAConfig) or type(writer) is not type(self):
             return f"{self.kind} queries cannot read entries of kind '{getattr(writer, 'kind', '?')}'"
-        for field in ("latent_width", "rope_width"):
+        for field in ("latent_width", "rope_width", "rope"):
             mine, theirs = getattr(self, field), getattr(writer, field)
             if mine != theirs:
                 return f"{field} is {mine} here and {theirs} where it is written"
@@ -81,7 +83,7 @@ class MLAConfig(ProjectionConfig):
 
     @property
     def kv_heads(self) -> int:
-        """Heads of an entry: the latent is one for all."""
+        """Latents of a token."""
         return 1
 
 
@@ -136,6 +138,8 @@ class MLA(Projection):
         if self._absorbs(query.shape[1], entries["k"].shape[1]):
             return self.absorbed(query, entries, mask, implementation, **terms)
         terms = {name: None if term is None else self._by_query_head(term) for name, term in terms.items()}
+        if mask.k_index.ndim == 3:
+            mask = replace(mask, k_index=self._by_query_head(mask.k_index))
         return super().attend(query, entries, mask, implementation, **terms)
 
     def absorbed(

@@ -96,6 +96,12 @@ class SharedConfig(ProjectionConfig):
             return f"projection shared (share: {self.share}) writes keys alone"
         return None if self.relative is None else "projection.relative adds to the logits what no key holds"
 
+    @property
+    @override
+    def remade(self) -> str | None:
+        normed = self.qk_norm != "none" or self.value_norm
+        return "projection shared norms keys and values when they are read" if normed else None
+
     @override
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
         if not isinstance(writer, SharedConfig):

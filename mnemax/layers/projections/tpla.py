@@ -55,6 +55,11 @@ class TPLAConfig(MLAConfig):
 
     @property
     @override
+    def kv_heads(self) -> int:
+        return self.slices
+
+    @property
+    @override
     def by_head(self) -> bool:
         return False  # all slices share one rotated key
 

@@ -123,7 +123,7 @@ def _computed(model: ModelConfig) -> dict[str, Any]:
     if fields["embed_scale"] == "sqrt_width":
         fields["embed_scale"] = model.width**0.5
     fields["layers"] = layers = [layer.model_dump() for layer in model.layers]
-    for i, source in enumerate(sources(model)):
+    for i, source in enumerate(model.sources):
         attention = layers[i]["attention"]
         del attention["write"]  # names are ours alone: what counts is which layer is read
         if source != i:
@@ -133,20 +133,6 @@ def _computed(model: ModelConfig) -> dict[str, Any]:
             width = projection["head_width"] if "head_width" in projection else projection["nope_width"] + projection["rope_width"]
             projection["scale"] = width**-0.5
     return fields
-
-
-def sources(model: ModelConfig) -> list[int]:
-    """For each layer, the number of that whose memory it reads: its own, or that of the layer that writes the name it reads."""
-    found: list[int] = []
-    published: dict[str, int] = {}
-    for stage in model.stages:
-        names = published
-        for start in range(len(found), len(found) + stage.repeat * len(stage.layers), len(stage.layers)):
-            numbered = list(enumerate([layer.attention for layer in stage.layers], start))
-            names = published | {attention.write: i for i, attention in numbered if attention.write is not None}
-            found += [i if attention.read is None else names[attention.read] for i, attention in numbered]
-        published = names if stage.repeat == 1 else published
-    return found
 
 
 def _difference(ours: Any, theirs: Any, path: str = "") -> str | None:

@@ -261,7 +261,7 @@ def read_windows(hf: HFConfig, windowed: Callable[[int], bool]) -> list[int | No
 
 def layer_windows(model: ModelConfig) -> list[int | None]:
     """Each layer's window, None where it sees everything; that of a reader is that of the memory it reads."""
-    memories = [attention.memory for attention in model.sources]
+    memories = [model.layers[source].attention.memory for source in model.sources]
     return [memory.size if isinstance(memory, WindowConfig) else None for memory in memories]
 
 

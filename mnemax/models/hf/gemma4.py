@@ -11,7 +11,7 @@ from mnemax.layers.feedforward.glu import GLUConfig
 from mnemax.layers.projections.gqa import GQAConfig
 from mnemax.layers.projections.shared import SharedConfig
 from mnemax.layers.rotary import RotaryConfig
-from mnemax.models.hf.family import Family, HFConfig, Unfit, sources
+from mnemax.models.hf.family import Family, HFConfig, Unfit
 from mnemax.models.hf.fields import (
     DEFAULTS,
     QK_NORM_NAMES,
@@ -90,7 +90,7 @@ def write(model: ModelConfig) -> HFConfig:
     full = _projection(model, windows.index(None))
     near = next((_projection(model, i) for i, window in enumerate(windows) if window is not None), full)
     tail = 0
-    for i, source in enumerate(sources(model)):
+    for i, source in enumerate(model.sources):
         tail = 0 if source == i else tail + 1
     feedforward = model.layers[-1].feedforward
     same = isinstance(full, SharedConfig)

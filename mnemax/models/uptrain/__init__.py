@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from mnemax.configs.schema import ModelConfig
 from mnemax.models.params import Params, Weight, different, init_params, weights
 from mnemax.models.uptrain import gqa, mla, tpla
-from mnemax.models.uptrain.layers import Layer, Unfit, Weights, difference, places, rolled, sources, unrolled
+from mnemax.models.uptrain.layers import Layer, Unfit, Weights, difference, places, rolled, unrolled
 from mnemax.models.uptrain.moments import Moments, moments
 from mnemax.registry import kind_of
 
@@ -51,7 +51,7 @@ def convert(config: ModelConfig, params: Params, target: ModelConfig, inputs: Mo
         raise Unfit(words)
     if len(config.layers) != len(target.layers):
         raise Unfit(f"there are {len(config.layers)} layers before and {len(target.layers)} after")
-    (ends, own), after = unrolled(config, params), sources(target)
+    (ends, own), after = unrolled(config, params), target.sources
     layers = _layers(config, own, inputs)
     rules, projections = [], []
     for i, (layer, old, new) in enumerate(zip(layers, config.layers, target.layers, strict=True)):
@@ -71,7 +71,7 @@ def convert(config: ModelConfig, params: Params, target: ModelConfig, inputs: Mo
 
 
 def _layers(config: ModelConfig, own: list[Weights], inputs: Moments) -> list[Layer]:
-    described, found = weights(config), sources(config)
+    described, found = weights(config), config.sources
     layers = []
     for i, (prefix, _) in enumerate(places(config)):
         projection = config.layers[i].attention.projection

@@ -71,20 +71,6 @@ def rolled(config: "ModelConfig", ends: Weights, layers: list[Weights]) -> Weigh
     return ends | {name: np.stack(values) for name, values in repeats.items()}
 
 
-def sources(config: "ModelConfig") -> list[int]:
-    """For each layer the number of the one whose memory it reads: its own where it reads no other's."""
-    found: list[int] = []
-    published: dict[str | None, int] = {}
-    for stage in config.stages:
-        attentions, names = [layer.attention for layer in stage.layers], published
-        for _ in range(stage.repeat):
-            start = len(found)
-            names = published | {attention.write: start + j for j, attention in enumerate(attentions)}
-            found += [start + j if attention.read is None else names[attention.read] for j, attention in enumerate(attentions)]
-        published = names if stage.repeat == 1 else published
-    return found
-
-
 def difference(before: Config, after: Config, *, but: tuple[str, ...] = ()) -> str | None:
     """The first field that two configurations of one class do not share, as words; None where they agree in all but `but`."""
     for field in type(before).model_fields:
