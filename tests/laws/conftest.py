@@ -16,12 +16,12 @@ from mnemax.models.params import Params, bind, weights
 BATCH, LENGTH = 2, 24
 
 # Compiling for eight devices takes longest of all laws: by default a few that differ most, the others with `-m slow`.
-SHARDED = {"attamba", "bounded_h2o", "cla", "gated_deltanet", "kvm", "llama", "mla", "quantized_int4", "window", "yoco"}
+SHARDED = {"bounded_h2o", "cla", "gated_deltanet", "kvm", "mla", "quantized_int4", "yoco"}
 
 # Models that another one differs from in a field or two: by default only the laws that compile little.
 VARIANTS = {
-    *("bounded_key_norm", "gemma4_keys", "kvm_power", "mha", "mqa", "nope", "partial_rope", "quantized_int2", "qwen2", "qwen3"),
-    *("relu2", "shared_kv_mqa", "shared_qk"),
+    *("bounded_key_norm", "gemma2", "gemma4_keys", "kvm_power", "mha", "mqa", "nope", "olmo2", "partial_rope", "quantized_int2"),
+    *("qwen2", "qwen3", "relu2", "shared_kv_mqa", "shared_qk", "shared_qkv"),
 }
 LONG_LAWS = {"test_decoding.py", "test_learning.py", "test_resume.py", "test_generation.py"}
 
