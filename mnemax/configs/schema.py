@@ -74,7 +74,7 @@ class AttentionConfig(Config):
         if self.sink_logits and not self.memory.normalised:
             raise ValueError(f"sink_logits join a softmax, and {memory} is read without one")
         if self.output_gate != "none" and self.projection.gated:
-            raise ValueError(f"output_gate: {self.output_gate} would gate what projection {named[0][0].split()[-1]} gates itself")
+            raise ValueError(f"output_gate: {self.output_gate} would gate what {named[0][0]} gates itself")
         if reason := self.memory.refuses(self):
             raise ValueError(f"{memory} {reason}")
         return self
@@ -201,14 +201,12 @@ class ModelConfig(Config):
     ) -> None:
         if (name := attention.read) is not None:
             if (writer := (names | upper).get(name)) is None:
-                known = ", ".join(sorted(names)) or "none"
-                raise ValueError(f"{where}.read: no layer before it writes '{name}' (written so far: {known})")
+                raise ValueError(f"{where}.read: {_not_written(name, names)}")
             if reason := attention.projection.cannot_read(writer.projection):
                 raise ValueError(f"{where}.projection cannot read '{name}': {reason}")
         if (residual := attention.entry_residual) is not None:
             if residual.of not in names:
-                known = ", ".join(sorted(names)) or "none"
-                raise ValueError(f"{where}.entry_residual.of: no layer before it writes '{residual.of}' (written so far: {known})")
+                raise ValueError(f"{where}.entry_residual.of: {_not_written(residual.of, names)}")
             mine, theirs = attention.projection.entry(self), names[residual.of].projection.entry(self)
             for leaf in residual.leaves:
                 here, there = (str(spec[leaf].shape) if leaf in spec else "none" for spec in (mine, theirs))
@@ -257,6 +255,10 @@ class ModelConfig(Config):
     def layers(self) -> list[LayerConfig]:
         """Every layer from first to last, repeats spelled out."""
         return [layer for stage in self.stages for _ in range(stage.repeat) for layer in stage.layers]
+
+
+def _not_written(name: str, names: dict[str, AttentionConfig]) -> str:
+    return f"no layer before it writes '{name}' (written so far: {', '.join(sorted(names)) or 'none'})"
 
 
 class ScheduleConfig(Config):

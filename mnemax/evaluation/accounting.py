@@ -78,21 +78,25 @@ def forward_flops(config: "ModelConfig", length: int) -> float:
     Two for each multiply-add: every matrix once (the embedding only as the unembedding), and each query against the keys it sees;
     of a layer-condensed stage, all passes.
     """
-    return _flops(config, length, lambda stage: min(stage.passes or 1, length))
+    return _flops(config, length, 1, lambda stage: min(stage.passes or 1, length))
 
 
 def train_flops(config: "ModelConfig", length: int) -> float:
     """FLOPs of a training step for one token: forward, and twice that backward (of a layer-condensed stage, through the trained
     passes); recomputation is not counted."""
-    return forward_flops(config, length) + 2.0 * _flops(
-        config, length, lambda stage: min(stage.passes or 1, stage.trained_passes, length)
-    )
+
+    def times(stage: "StageConfig") -> int:
+        passes = min(stage.passes or 1, length)
+        return passes + 2 * min(passes, stage.trained_passes)
+
+    return _flops(config, length, 3, times)
 
 
-def _flops(config: "ModelConfig", length: int, passes: Callable[["StageConfig"], int]) -> float:
+def _flops(config: "ModelConfig", length: int, ends: int, times: Callable[["StageConfig"], int]) -> float:
+    """With the unembedding computed `ends` times, and each stage its own number of `times`."""
     described, sources = weights(config), iter([config.layers[number].attention for number in config.sources])
     sample = range(1, length + 1, max(1, length // 256))
-    flops = 2.0 * config.width * config.vocab_size
+    flops = 2.0 * ends * config.width * config.vocab_size
     for i, stage in enumerate(config.stages):
         matrices = sum(w.size for name, w in described.items() if w.contract and name.startswith(f"stages.{i}."))
         attended = sum(
@@ -100,7 +104,7 @@ def _flops(config: "ModelConfig", length: int, passes: Callable[["StageConfig"],
             for layer, source in zip(stage.layers * stage.repeat, sources, strict=False)
             for context in sample
         )
-        flops += passes(stage) * (2.0 * matrices + attended / len(sample))
+        flops += times(stage) * (2.0 * matrices + attended / len(sample))
     return flops
 
 

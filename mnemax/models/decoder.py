@@ -73,14 +73,14 @@ class Decoder(nnx.Module):
         place = Place(index, shard(positions, "batch", "seq"))
         x, bus, total = self.embed(tokens), {}, {}
         states: list[Any] = []
-        final, layer = self.config.last_kept
+        final, layer = self.config.last_kept if last else (None, None)
         for i, stage in enumerate(self.stages):
             given = None if state is None else state.stages[i]
-            cut = layer if last and i == final else None
+            cut = layer if i == final else None
             x, new, bus, aux = stage(x, place, given, bus, remat=remat, implementation=implementation, cut=cut)
             states.append(new)
             total = add_aux(total, aux)
-            if last and i == final:
+            if i == final:
                 x, place = x[:, -1:], place.last
         after = None if state is None else DecodeState(before + tokens.shape[1], states)
         return self.norm(x), after, total

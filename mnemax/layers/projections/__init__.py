@@ -63,6 +63,14 @@ class ProjectionConfig(Config):
         """Why queries of this projection cannot read that one's entries; None where they can."""
         raise NotImplementedError
 
+    def unlike(self, writer: "ProjectionConfig", *fields: str) -> str | None:
+        """The first of these fields that the writer of an entry has otherwise, as words; None where all are equal."""
+        for field in fields:
+            mine, theirs = getattr(self, field), getattr(writer, field)
+            if mine != theirs:
+                return f"{field} is {mine} here and {theirs} where it is written"
+        return None
+
     def attention_width(self, model: "ModelConfig") -> tuple[int, int]:
         """Multiply-adds of one query with one key: (for its logits, for its values), summed over heads. For FLOPs."""
         raise NotImplementedError(f"{type(self).__name__} is not attended over slot by slot")

@@ -109,11 +109,7 @@ class DiffQKVConfig(ProjectionConfig):
         if not isinstance(writer, DiffQKVConfig):
             return f"diffqkv queries cannot read entries of kind '{getattr(writer, 'kind', '?')}'"
         rope = ("rope",) if self.rotated == "written" else ()
-        for field in ("key_heads", "value_heads", "keys", "values", "rotated", *rope):
-            mine, theirs = getattr(self, field), getattr(writer, field)
-            if mine != theirs:
-                return f"{field} is {mine} here and {theirs} where it is written"
-        return None
+        return self.unlike(writer, "key_heads", "value_heads", "keys", "values", "rotated", *rope)
 
     @override
     def attention_width(self, model: "ModelConfig") -> tuple[int, int]:

@@ -60,9 +60,8 @@ class GLAConfig(MLAConfig):
 
     @override
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
-        if isinstance(writer, GLAConfig) and self.latent_heads != writer.latent_heads:
-            return f"latent_heads is {self.latent_heads} here and {writer.latent_heads} where it is written"
-        return super().cannot_read(writer)
+        reason = self.unlike(writer, "latent_heads") if isinstance(writer, GLAConfig) else None
+        return reason or super().cannot_read(writer)
 
 
 class GLA(MLA):

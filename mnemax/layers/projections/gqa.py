@@ -85,11 +85,7 @@ class GQAConfig(ProjectionConfig):
         if not isinstance(writer, GQAConfig):
             return f"gqa queries cannot read entries of kind '{getattr(writer, 'kind', '?')}'"
         rope = ("rope",) if self.rotated == "written" else ()
-        for field in ("kv_heads", "head_width", "values", "rotated", "value_norm", *rope):
-            mine, theirs = getattr(self, field), getattr(writer, field)
-            if mine != theirs:
-                return f"{field} is {mine} here and {theirs} where it is written"
-        return None
+        return self.unlike(writer, "kv_heads", "head_width", "values", "rotated", "value_norm", *rope)
 
     @override
     def attention_width(self, model: "ModelConfig") -> tuple[int, int]:

@@ -66,11 +66,7 @@ class MLAConfig(ProjectionConfig):
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
         if not isinstance(writer, MLAConfig) or type(writer) is not type(self):
             return f"{self.kind} queries cannot read entries of kind '{getattr(writer, 'kind', '?')}'"
-        for field in ("latent_width", "rope_width", "rope"):
-            mine, theirs = getattr(self, field), getattr(writer, field)
-            if mine != theirs:
-                return f"{field} is {mine} here and {theirs} where it is written"
-        return None
+        return self.unlike(writer, "latent_width", "rope_width", "rope")
 
     @override
     def attention_width(self, model: "ModelConfig") -> tuple[int, int]:

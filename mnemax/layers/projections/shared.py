@@ -106,11 +106,7 @@ class SharedConfig(ProjectionConfig):
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
         if not isinstance(writer, SharedConfig):
             return f"shared queries cannot read entries of kind '{getattr(writer, 'kind', '?')}'"
-        for field in ("share", "kv_heads", "head_width"):
-            mine, theirs = getattr(self, field), getattr(writer, field)
-            if mine != theirs:
-                return f"{field} is {mine} here and {theirs} where it is written"
-        return None
+        return self.unlike(writer, "share", "kv_heads", "head_width")
 
     @override
     def attention_width(self, model: "ModelConfig") -> tuple[int, int]:

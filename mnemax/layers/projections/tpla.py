@@ -65,9 +65,8 @@ class TPLAConfig(MLAConfig):
 
     @override
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
-        if isinstance(writer, TPLAConfig) and self.slices != writer.slices:
-            return f"slices is {self.slices} here and {writer.slices} where it is written"
-        return super().cannot_read(writer)
+        reason = self.unlike(writer, "slices") if isinstance(writer, TPLAConfig) else None
+        return reason or super().cannot_read(writer)
 
     @override
     def attention_width(self, model: "ModelConfig") -> tuple[int, int]:
