@@ -70,3 +70,12 @@ def test_bfloat16_sums_in_float32():
     exact = plain(x.astype(jnp.float32), matrix.astype(jnp.float32), targets, weights)[1]
     assert nll.dtype == jnp.float32
     np.testing.assert_allclose(nll, exact, rtol=1e-4)
+
+
+def test_of_few_asked_positions_the_others_cost_nothing():
+    """Wherever in their rows they stand, what is asked fits one chunk, and all others are skipped: inputs that are nan there do no harm."""
+    x, matrix, targets, weights = inputs()
+    asked = jnp.zeros_like(weights).at[:, jnp.array([2, 7, 12])].set(weights[:, :3])
+    expected = cross_entropy(x, matrix, targets, asked)[:2]
+    spoilt = jnp.where(asked[..., None] > 0, x, jnp.nan)
+    np.testing.assert_allclose(cross_entropy(spoilt, matrix, targets, asked, chunk=3)[:2], expected, rtol=1e-6)
