@@ -257,6 +257,14 @@ def test_a_haystack_of_needles_is_full():
     assert task.planted == 24 and (task.number(0).inputs[:123] >= 64).sum() == 120
 
 
+def test_distractors_are_said_again_and_again():
+    task = NeedleTask(length=128, distractors=3)
+    needles = task.number(0).inputs[3:123].reshape(24, 5)
+    times = Counter(map(tuple, needles.tolist()))
+    asked = tuple(needles[needles[:, 1] == task.number(0).inputs[124]][0].tolist())
+    assert times.pop(asked) == 1 and len(times) == 3 and sum(times.values()) == 23 and min(times.values()) >= 7
+
+
 def test_filler_has_four_successors():
     filler = NeedleTask(length=4000, depth=1.0).number(0).inputs[:3990]
     steps = Counter(((filler[1:] - filler[:-1]) % 64).tolist())

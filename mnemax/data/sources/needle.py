@@ -21,6 +21,8 @@ class NeedleTask(TaskConfig):
     length: PositiveInt = 256
     keys: PositiveInt | None = 1
     """Keys that are planted; null: as many as fit, a haystack made of needles."""
+    distractors: PositiveInt | None = None
+    """The haystack is so many other needles, said again and again; null: filler."""
     value_tokens: PositiveInt = 3
     """Tokens of a value."""
     values_of_one_key: PositiveInt = 1
@@ -50,6 +52,11 @@ class NeedleTask(TaskConfig):
             raise ValueError(f"length ({self.length}) is too short for the needles and the question, which take {needed} tokens")
         if self.planted > self.key_symbols:
             raise ValueError(f"keys ({self.planted}) must be at most key_symbols ({self.key_symbols}): each is another token")
+        if self.distractors is not None and self.planted + self.distractors > self.key_symbols:
+            raise ValueError(
+                f"keys ({self.planted}) and distractors ({self.distractors}) must together be at most "
+                f"key_symbols ({self.key_symbols}): each is another token"
+            )
         if self.queries > self.planted:
             raise ValueError(f"queries ({self.queries}) must be at most keys ({self.planted})")
         if self.depth is not None and self.queries * self.values_of_one_key > 1:
@@ -62,18 +69,23 @@ class NeedleTask(TaskConfig):
     @override
     def example(self, rng: np.random.Generator) -> Example:
         of_key, planted, room = self.values_of_one_key, self.planted, self.length - self._question
+        size, others = 2 + self.value_tokens, self.distractors or 0
         rank = 0 if self.depth is None else round(self.depth * (planted - 1))
-        starts = spread(rng, planted * of_key, 2 + self.value_tokens, room, rank, self.depth)
+        unit = size if others else 1  # among needles a needle takes the place of one
+        starts = room % unit + unit * spread(rng, planted * of_key, size // unit, room // unit, rank, self.depth)
         owner = np.arange(planted) if of_key == 1 else rng.permutation(np.repeat(np.arange(planted), of_key))
-        keys = self.filler_symbols + rng.choice(self.key_symbols, planted, replace=False)
+        keys = self.filler_symbols + rng.choice(self.key_symbols, planted + others, replace=False)
         first_value = self.filler_symbols + self.key_symbols
-        values = first_value + rng.integers(self.value_symbols, size=(len(owner), self.value_tokens))
+        values = first_value + rng.integers(self.value_symbols, size=(len(owner) + others, self.value_tokens))
         mark = first_value + self.value_symbols
 
         tokens = filler(rng, self.length, self.filler_symbols)
-        tokens[starts], tokens[starts + 1] = mark, keys[owner]
-        inside = 2 + np.arange(self.value_tokens)
-        tokens[starts[:, None] + inside] = values
+        said = np.column_stack([np.full(len(values), mark), keys[np.append(owner, planted + np.arange(others))], values])
+        if others:
+            places = tokens[room % size : room].reshape(-1, size)
+            places[:] = said[len(owner) + np.arange(len(places)) % others]
+        inside = np.arange(size)
+        tokens[starts[:, None] + inside] = said[: len(owner)]
 
         chosen = rng.choice(planted, self.queries, replace=False) if self.depth is None else np.array([rank])
         needles = np.argsort(owner, kind="stable").reshape(planted, of_key)[chosen]
@@ -81,7 +93,7 @@ class NeedleTask(TaskConfig):
         question[:, 0], question[:, 1] = mark + 1, keys[chosen]
         question[:, 2:] = values[needles].reshape(self.queries, -1)
         at = room + np.arange(question.size).reshape(question.shape)[:, 1:-1]
-        told = starts[needles][:, :, None] + inside
+        told = starts[needles][:, :, None] + inside[2:]
         return ask(tokens, at.ravel(), told.ravel())
 
     @property
