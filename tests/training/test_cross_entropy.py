@@ -73,7 +73,7 @@ def test_bfloat16_sums_in_float32():
 
 
 def test_of_few_asked_positions_the_others_cost_nothing():
-    """Wherever in their rows they stand, what is asked fits one chunk, and all others are skipped: inputs that are nan there do no harm."""
+    """Wherever they stand in their rows, what is asked fits one chunk; nan in all other positions does no harm."""
     x, matrix, targets, weights = inputs()
     asked = jnp.zeros_like(weights).at[:, jnp.array([2, 7, 12])].set(weights[:, :3])
     expected = cross_entropy(x, matrix, targets, asked)[:2]
