@@ -22,7 +22,7 @@ def ask(
         told: for each, the position of the latest token that its answer follows from.
         answers: what is asked for; None: the next token.
     """
-    targets = np.zeros_like(tokens)
+    targets = np.zeros(len(tokens), np.int64)
     targets[:-1] = tokens[1:]
     if answers is not None:
         targets[at] = answers
@@ -51,10 +51,11 @@ def draw_weighted(rng: np.random.Generator, weights: Float[np.ndarray, " n"], co
 
 def previous(codes: Integer[np.ndarray, " n"]) -> Integer[np.ndarray, " n"]:
     """For each code the index of the latest equal one before it, -1 where it is the first."""
-    order = np.argsort(codes, kind="stable")
-    again = codes[order[1:]] == codes[order[:-1]]
-    found = np.full(len(codes), -1)
-    found[order[1:][again]] = order[:-1][again]
+    order = codes.argsort(kind="stable")
+    ordered = codes[order]
+    found = np.empty(len(codes), np.int64)
+    found[order[:1]] = -1
+    found[order[1:]] = np.where(ordered[1:] == ordered[:-1], order[:-1], -1)
     return found
 
 

@@ -104,7 +104,9 @@ class TaskRows:
     def __init__(self, task: TaskConfig, length: int, seed: int) -> None:
         self.task, self.length, self.seed = task, length, seed
         self.in_row = length // task.length
+        self.always_new = task.examples is None
         self.examples = UNLIMITED if task.examples is None else task.examples
+        self.positions = np.arange(length)
 
     def __len__(self) -> int:
         return -(-self.examples // self.in_row)
@@ -117,7 +119,7 @@ class TaskRows:
             example = self.task.number(number, self.seed)
             at = slice(filled, filled := filled + len(example.inputs))
             out["inputs"][at], out["targets"][at], out["weights"][at] = example.inputs, example.targets, example.asked
-            out["positions"][at] = np.arange(at.stop - at.start)
+            out["positions"][at] = self.positions[: len(example.inputs)]
             out["segments"][at] = segment
         return out
 

@@ -39,15 +39,17 @@ def train_iterator(
     for i, source in enumerate(data.sources):
         own_seed = int(np.random.SeedSequence((seed % 2**32, i)).generate_state(1)[0])
         items = _training_items(data, source, f"data.sources[{i}]", tokenizer, own_seed)
-        dataset = grain.MapDataset.range(len(items)).shuffle(seed=own_seed).repeat(None).map_with_index(items)
-        parts.append((items, dataset))
-    options = _read_options([items for items, _ in parts])
+        order = grain.MapDataset.range(len(items))
+        if not (isinstance(items, TaskRows) and items.always_new):  # nothing to shuffle, nothing to repeat
+            order = order.shuffle(seed=own_seed).repeat(None)
+        parts.append((items, order.map_with_index(items)))
+    every = [items for items, _ in parts]
     if data.packing == "concat":
-        packed = grain.MapDataset.mix([dataset for _, dataset in parts], weights)[share].to_iter_dataset(options)
-    else:
-        shares = [_packed(data, items, dataset[share].to_iter_dataset(options)) for items, dataset in parts]
-        packed = grain.IterDataset.mix(shares, weights)
-    return iter(packed.batch(rows))
+        mixed = grain.MapDataset.mix([dataset for _, dataset in parts], weights)
+        return iter(mixed[share].batch(rows).to_iter_dataset(_read_options(every, ahead=8)))
+    options = _read_options(every)
+    shares = [_packed(data, items, dataset[share].to_iter_dataset(options)) for items, dataset in parts]
+    return iter(grain.IterDataset.mix(shares, weights).batch(rows))
 
 
 def validation_batches(
@@ -166,8 +168,8 @@ def _open(source: SourceConfig, tokenizer: Tokenizer, skip_bad: bool) -> Documen
     return documents
 
 
-def _read_options(parts: list[Items]) -> grain.ReadOptions:
-    """Threads read ahead from files; from memory they would only cost."""
+def _read_options(parts: list[Items], ahead: int = 64) -> grain.ReadOptions:
+    """Threads read so many elements ahead from files; from memory they would only cost."""
     if all(isinstance(items, TaskRows) or isinstance(items.documents, MemoryDocuments) for items in parts):
         return grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    return grain.ReadOptions(num_threads=8, prefetch_buffer_size=64)
+    return grain.ReadOptions(num_threads=8, prefetch_buffer_size=ahead)

@@ -75,14 +75,16 @@ def _recall(rng: np.random.Generator, vocab_size: int, length: int, noise: float
     keys = rng.integers(half, size=pairs)
     noisy = rng.random(pairs) < noise
     noisy[rng.integers(pairs - 1)] = noisy[-1] = False
-    seen = np.unique(keys[:-1][~noisy[:-1]])
+    seen = np.bincount(keys[:-1][~noisy[:-1]]).nonzero()[0]
     keys[-1] = seen[rng.integers(len(seen))]
     tokens = np.empty((pairs, 2), np.int64)
     tokens[:, 0] = keys
     tokens[:, 1] = half + rng.integers(vocab_size - half, size=half)[keys]
-    tokens[noisy] = vocab_size + rng.integers(noise_symbols, size=(noisy.sum(), 2))
-    before = previous(np.where(noisy, -1 - np.arange(pairs), keys))
-    again = np.flatnonzero(before >= 0)
+    if noise:
+        tokens[noisy] = vocab_size + rng.integers(noise_symbols, size=(noisy.sum(), 2))
+        keys = np.where(noisy, -1 - np.arange(pairs), keys)
+    before = previous(keys)
+    again = (before >= 0).nonzero()[0]
     return ask(tokens.ravel(), 2 * again, told=2 * before[again] + 1)
 
 
