@@ -1,13 +1,18 @@
 """CPU seconds that tracing and compiling a training step take, by depth and by plan of sharing (docs/benchmarks.md).
 
-uv run python benchmarks/compile_time.py
+uv run python benchmarks/compile_time.py                     # for this machine
+uv run --extra tpu python benchmarks/compile_time.py --topology v5e:2x2   # for one TPU of a pod that need not be there
 """
 
+import os
 import statistics
 import time
 
 import jax
+import numpy as np
 import typer
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from mnemax.configs.schema import RunConfig
 from mnemax.training.step import init_state, make_train_step
@@ -31,24 +36,37 @@ def run(stages: list) -> RunConfig:
     return RunConfig.model_validate({"name": "compile", "steps": 10, "model": model, "data": data})
 
 
-def seconds(config: RunConfig) -> float:
-    """CPU seconds from a configuration to a compiled step; nothing is allocated."""
+def seconds(config: RunConfig, mesh: Mesh) -> float:
+    """CPU seconds from a configuration to a step compiled for the mesh; nothing is allocated."""
     jax.clear_caches()
-    shape = (config.data.batch_size, config.data.sequence_length)
-    ints = dict.fromkeys(("inputs", "targets", "positions", "segments"), jax.ShapeDtypeStruct((1, *shape), "int32"))
-    batch = ints | {"weights": jax.ShapeDtypeStruct((1, *shape), "float32")}
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    shape = (1, config.data.batch_size, config.data.sequence_length)
+    ints = dict.fromkeys(("inputs", "targets", "positions", "segments"), jax.ShapeDtypeStruct(shape, "int32"))
+    batch = ints | {"weights": jax.ShapeDtypeStruct(shape, "float32")}
     state = jax.eval_shape(lambda: init_state(config))
-    begin = time.process_time()
-    make_train_step(config).lower(state, batch).compile()
-    return time.process_time() - begin
+    state, batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=everywhere), (state, batch))
+    with jax.set_mesh(mesh):
+        begin = time.process_time()
+        make_train_step(config).lower(state, batch).compile()
+        return time.process_time() - begin
 
 
-def main(rounds: int = 3) -> None:
+def one_device(topology: str | None) -> Mesh:
+    """A mesh of one device: of this machine, or of a TPU topology."""
+    if topology is None:
+        devices = jax.devices()[:1]
+    else:
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        devices = topologies.get_topology_desc(topology, "tpu").devices[:1]
+    return Mesh(np.array(devices).reshape(1, 1, 1), ("data", "fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 3)
+
+
+def main(rounds: int = 3, topology: str | None = None) -> None:
     """Print a line a plan: the median of CPU seconds, and its ratio to 32 plain layers, round by round in turn."""
-    taken = {name: [] for name in PLANS}
+    taken, mesh = {name: [] for name in PLANS}, one_device(topology)
     for _ in range(rounds):
         for name, stages in PLANS.items():
-            taken[name].append(seconds(run(stages)))
+            taken[name].append(seconds(run(stages), mesh))
     plain = taken["32 layers"]
     for name, times in taken.items():
         ratios = [own / other for own, other in zip(times, plain, strict=True)]

@@ -76,6 +76,12 @@ def on_explicit_mesh() -> bool:
     return mesh is not None and _explicit(mesh)
 
 
+def on_cpu() -> bool:
+    """Whether what is traced here will run on a CPU: the current mesh's devices tell, which may be those of a machine elsewhere."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return (jax.default_backend() if device is None else device.platform) == "cpu"
+
+
 def _lay_out(x: jax.Array, mesh, spec: P) -> jax.Array:
     return jax.sharding.reshard(x, spec) if _explicit(mesh) else jax.lax.with_sharding_constraint(x, spec)
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from mnemax.sharding import Axes, einsum, gathered
+from mnemax.sharding import Axes, einsum, gathered, on_cpu
 
 ROWS = 8  # fewest rows of a bfloat16 product that XLA's CPU backend does natively; for fewer it converts the whole weight
 
@@ -22,7 +22,7 @@ def linear(equation: str, x: jax.Array, weight: nnx.Param, *, axes: Axes, dtype=
         dtype: of the result; default: x's.
     """
     B, T = x.shape[:2]
-    few = x.dtype == jnp.bfloat16 and B * T < ROWS and jax.default_backend() == "cpu"
+    few = x.dtype == jnp.bfloat16 and B * T < ROWS and on_cpu()
     if few:
         x = jnp.pad(x, ((0, 0), (0, -(-ROWS // B) - T), *((0, 0),) * (x.ndim - 2)))
     y = _linear(equation, axes, weight.axes, dtype, x, weight[...])
