@@ -75,6 +75,14 @@ class RotaryConfig(Config):
     """The leading part of each head that is rotated."""
     scaling: Scaling | None = None
 
+    def check_pairs(self, field: str, width: int) -> None:
+        """
+        Raises:
+            ValueError: the rotated part of heads of this width, which the projection calls `field`, is odd.
+        """
+        if int(width * self.fraction) % 2:
+            raise ValueError(f"rope.fraction ({self.fraction}) of {field} ({width}) is odd: rotation needs pairs of dimensions")
+
 
 def frequencies(config: RotaryConfig, head_width: int) -> tuple[Float[np.ndarray, " half"], float]:
     """Angular frequencies in radians a token, float64, and the factor on cos and sin."""

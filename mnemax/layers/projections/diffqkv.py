@@ -60,8 +60,8 @@ class DiffQKVConfig(ProjectionConfig):
             raise ValueError(
                 f"augmented_query: {self.augmented_query} and query_width ({self.query_width}) go together or not at all"
             )
-        if self.rope is not None and int(self.head_width * self.rope.fraction) % 2:
-            raise ValueError(f"rope.fraction ({self.rope.fraction}) of head_width ({self.head_width}) is odd: rotation needs pairs")
+        if self.rope is not None:
+            self.rope.check_pairs("head_width", self.head_width)
         return self
 
     @property

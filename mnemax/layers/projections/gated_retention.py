@@ -39,8 +39,8 @@ class GatedRetentionConfig(ProjectionConfig):
 
     @model_validator(mode="after")
     def _pairs(self) -> Self:
-        if self.rope is not None and int(self.head_width * self.rope.fraction) % 2:
-            raise ValueError(f"rope.fraction ({self.rope.fraction}) of head_width ({self.head_width}) is odd: rotation needs pairs")
+        if self.rope is not None:
+            self.rope.check_pairs("head_width", self.head_width)
         return self
 
     @property

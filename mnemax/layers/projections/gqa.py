@@ -58,10 +58,8 @@ class GQAConfig(ProjectionConfig):
             raise ValueError(f"heads ({self.heads}) is not divisible by kv_heads ({self.kv_heads})")
         if self.dynamic_rank is not None and self.taps is None:
             raise ValueError(f"dynamic_rank ({self.dynamic_rank}) adds to taps, of which there are none (taps: null)")
-        if self.rope is not None and int(self.head_width * self.rope.fraction) % 2:
-            raise ValueError(
-                f"rope.fraction ({self.rope.fraction}) of head_width ({self.head_width}) is odd: rotation needs pairs of dimensions"
-            )
+        if self.rope is not None:
+            self.rope.check_pairs("head_width", self.head_width)
         return self
 
     @override

@@ -43,10 +43,7 @@ class GTAConfig(ProjectionConfig):
             raise ValueError(f"heads ({self.heads}) is not divisible by kv_heads ({self.kv_heads})")
         if self.rotated_width > self.head_width:
             raise ValueError(f"rope_width ({self.rotated_width}) exceeds head_width ({self.head_width})")
-        if int(self.rotated_width * self.rope.fraction) % 2:
-            raise ValueError(
-                f"rope.fraction ({self.rope.fraction}) of rope_width ({self.rotated_width}) is odd: rotation needs pairs"
-            )
+        self.rope.check_pairs("rope_width", self.rotated_width)
         return self
 
     @property

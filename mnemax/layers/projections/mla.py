@@ -49,9 +49,7 @@ class MLAConfig(ProjectionConfig):
 
     @model_validator(mode="after")
     def _rotates_pairs(self) -> Self:
-        if int(self.rope_width * self.rope.fraction) % 2:
-            fraction, width = self.rope.fraction, self.rope_width
-            raise ValueError(f"rope.fraction ({fraction}) of rope_width ({width}) is odd: rotation needs pairs of dimensions")
+        self.rope.check_pairs("rope_width", self.rope_width)
         return self
 
     @override

@@ -45,8 +45,8 @@ class RecomputeConfig(ProjectionConfig):
     def _divides(self) -> Self:
         if self.heads % self.kv_heads:
             raise ValueError(f"heads ({self.heads}) is not divisible by kv_heads ({self.kv_heads})")
-        if self.rope is not None and int(self.head_width * self.rope.fraction) % 2:
-            raise ValueError(f"rope.fraction ({self.rope.fraction}) of head_width ({self.head_width}) is odd: rotation needs pairs")
+        if self.rope is not None:
+            self.rope.check_pairs("head_width", self.head_width)
         return self
 
     @override
