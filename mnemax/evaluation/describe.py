@@ -40,7 +40,7 @@ def _plan(model: ModelConfig, costs: list[LayerCost]) -> Table:
             cost = costs[first + position]
             table.add_row(
                 _numbers(first + position, len(stage.layers), stage.repeat),
-                "\n".join((_short(layer.attention.projection), _memory(layer, position, stage), _short(layer.feedforward))),
+                "\n".join(_lines(layer, position, stage)),
                 *(f"{value:,}" for value in (cost.entry_bytes, cost.state_bytes, cost.read_bytes)),
             )
         first += len(stage.layers) * stage.repeat
@@ -52,6 +52,20 @@ def _numbers(first: int, stride: int, repeat: int) -> str:
         return str(first)
     numbers = [str(first + i * stride) for i in range(repeat)]
     return f"{numbers[0]}-{numbers[-1]}" if stride == 1 else ", ".join(numbers if repeat <= 4 else [*numbers[:2], "…", numbers[-1]])
+
+
+def _lines(layer: LayerConfig, position: int, stage: StageConfig) -> list[str]:
+    attention = layer.attention
+    lines = [_short(attention.projection), _memory(layer, position, stage)]
+    if attention.retention is not None:
+        lines.append(f"kept by {_short(attention.retention)}")
+    if (residual := attention.entry_residual) is not None:
+        lines.append(f"{', '.join(residual.leaves)} mixed with those of {residual.of}")
+    if attention.sink_logits:
+        lines.append("a sink logit a head")
+    if attention.output_gate != "none":
+        lines.append(f"output gate: one {'a head' if attention.output_gate == 'head' else 'an element'}")
+    return [*lines, _short(layer.feedforward)]
 
 
 def _memory(layer: LayerConfig, position: int, stage: StageConfig) -> str:

@@ -186,6 +186,12 @@ def test_describe(name, mnemax):
     assert "…" not in re.sub(r"\d, …, \d", "", result.out)
 
 
+def test_describe_shows_what_stands_beside_projection_and_memory(mnemax):
+    shown = mnemax("describe", "gated_output").out
+    assert "k, v mixed with those of first" in shown and "output gate: one a head" in shown
+    assert "kept by gate capacity=8" in mnemax("describe", "bounded_gate").out
+
+
 def test_describe_with_overrides(mnemax, trained):
     assert "rope=none" in mnemax("describe", "llama", "model.layer.attention.projection.rope=null").out
     assert (
