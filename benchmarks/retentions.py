@@ -12,12 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import t as student
 
 from mnemax.evaluation.evaluate import evaluate
+from mnemax.evaluation.report.statistics import estimate
 
 # The experiment, what it is asked, tokens of a row.
 TASKS = {
@@ -85,13 +84,14 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.tasks:
         found = [run(name, seed, options.out) for seed in range(options.seeds)]
-        table = Table(
-            "retention", "accuracy", "half of the 95 % interval", "each", title=f"{name}, {TASKS[name][2] // SHARE} slots"
-        )
+        title = f"{name}, {TASKS[name][2] // SHARE} slots"
+        table = Table("retention", "accuracy", "half of the 95 % interval", "each", title=title)
         for label in found[0]:
-            values = np.array([one[label] for one in found])
-            half = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
-            table.add_row(label, f"{values.mean():.3f}", f"{half:.3f}", " ".join(f"{value:.3f}" for value in values))
+            values = [one[label] for one in found]
+            mean = estimate(values)
+            assert mean is not None  # of one value or more
+            half = "" if mean.half is None else f"{mean.half:.3f}"
+            table.add_row(label, f"{mean.mean:.3f}", half, " ".join(f"{value:.3f}" for value in values))
         Console().print(table)
 
 
