@@ -204,6 +204,11 @@ class ModelConfig(Config):
                 raise ValueError(f"{where}.read: {_not_written(name, names)}")
             if reason := attention.projection.cannot_read(writer.projection):
                 raise ValueError(f"{where}.projection cannot read '{name}': {reason}")
+        elif (name := attention.memory.below) is not None:
+            if name not in names:
+                raise ValueError(f"{where}.memory.of: {_not_written(name, names)}")
+            if reason := attention.memory.refuses_below(attention, names[name], self):
+                raise ValueError(f"{where}.memory.of: '{name}' {reason}")
         if (residual := attention.entry_residual) is not None:
             if residual.of not in names:
                 raise ValueError(f"{where}.entry_residual.of: {_not_written(residual.of, names)}")

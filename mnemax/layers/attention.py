@@ -39,6 +39,7 @@ class Attention(nnx.Module):
         self.writes, self.reads = config.write, config.read
         self.projection = config.projection.build(model, init, reads=reads)
         self.memory = None if reads else config.memory.build(config.entry(model), init)
+        self.below = None if reads else config.memory.below
         self.retention = None if config.retention is None else config.retention.build(model, config.projection, init)
         self.sink = init.vector((config.projection.query_heads,), ("heads",)) if config.sink_logits else None
         self.gate = _output_gate(config, model, init)
@@ -70,7 +71,9 @@ class Attention(nnx.Module):
             if self.retention is not None:
                 gates = self.retention(x, entry, place)
                 entry, aux = entry | gates, self.retention.aux(gates, place) if state is None else {}
-            view, memory = self._write(memory, entry, place, Reader(query, self.projection, self.retention, implementation))
+            below = None if self.below is None else bus[self.below]
+            reader = Reader(query, self.projection, self.retention, implementation, below)
+            view, memory = self._write(memory, entry, place, reader)
             if self.writes is not None:
                 bus = {**bus, self.writes: Published(view, entry)}
         if last:

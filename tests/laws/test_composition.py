@@ -43,11 +43,13 @@ QUICK = {
 
 
 def built(projection: str, memory: str, *, share: bool) -> ModelConfig:
-    """Two layers, or a layer and one that reads it."""
+    """Two layers, or a layer and one that reads it; below them what their memory leans on."""
     plain, kept = PROJECTIONS[projection]["projection"], MEMORIES[memory]
     own = {"projection": plain, "memory": kept["memory"], "retention": kept["retention"]}
     second = {"projection": plain, "read": "kv"} if share else own
     layers = [{"attention": own | ({"write": "kv"} if share else {})}, {"attention": second}]
+    if "of" in kept["memory"]:  # a memory that leans on a lower layer's
+        layers.insert(0, {"attention": {"projection": plain, "write": kept["memory"]["of"]}})
     feedforward = {"kind": "glu", "width": 32}
     sizes = {"width": 64, "vocab_size": 64, "max_length": 256, "dtype": "float32", "norm": {"eps": 1e-2}}
     stages = [{"layers": [layer | {"feedforward": feedforward} for layer in layers]}]

@@ -90,7 +90,7 @@ def test_who_may_attend_to_nothing_gives_exactly_nothing():
     assert (out[~nothing] != 0).all()
 
 
-@pytest.mark.parametrize("name", ["llama", "yoco", "cla", "lckv", "short_convolution", "sink_logits"])
+@pytest.mark.parametrize("name", ["llama", "yoco", "cla", "lckv", "short_convolution", "sink_logits", "depth_merged"])
 def test_early_exit_changes_nothing(name):
     config = load_model(name)
     params = init_params(config, jax.random.key(0))

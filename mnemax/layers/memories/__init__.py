@@ -16,6 +16,7 @@ from mnemax.sharding import on_explicit_mesh
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import AttentionConfig, ModelConfig
+    from mnemax.layers.attention import Published
     from mnemax.layers.param import Init
     from mnemax.layers.projections import Projection, ProjectionConfig
     from mnemax.layers.retention import Retention
@@ -55,19 +56,21 @@ class Place:
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads what these tokens write: for memories that decide by attention what to keep.
+    """Who reads what these tokens write: for memories that decide by attention what to keep, or lean on another layer.
 
     Attributes:
         query: the queries of these tokens, in the projection's form.
         projection: how they attend.
         retention: the layer's retention, None where it has none.
         implementation: of `attend`.
+        below: what the layer that the memory's configuration names (`below`) has published, None where it names none.
     """
 
     query: Any
     projection: "Projection"
     retention: "Retention | None"
     implementation: str
+    below: "Published | None" = None
 
 
 @partial(
@@ -120,6 +123,11 @@ class MemoryConfig(Config):
     any_query: ClassVar[bool] = True
     """Whether its view may be read by the last token's query alone; if not, by as many queries as tokens were written."""
 
+    @property
+    def below(self) -> str | None:
+        """The name, its field `of`, that a lower layer writes and this memory keeps its tokens by; None: it needs no other."""
+        return None
+
     def build(self, entry: EntrySpec, init: "Init") -> "Memory":
         """The memory for entries of this shape; most have no weights."""
         raise NotImplementedError
@@ -142,6 +150,10 @@ class MemoryConfig(Config):
 
     def refuses(self, attention: "AttentionConfig") -> str | None:
         """Why this memory cannot stand in this attention; None where it can."""
+        return None
+
+    def refuses_below(self, here: "AttentionConfig", below: "AttentionConfig", model: "ModelConfig") -> str | None:
+        """Why this memory cannot keep tokens by what the layer `below` writes, as what is to be said of that; None where it can."""
         return None
 
     def refuses_length(self, longest: int) -> str | None:
