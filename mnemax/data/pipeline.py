@@ -45,8 +45,9 @@ def train_iterator(
         parts.append((items, order.map_with_index(items)))
     every = [items for items, _ in parts]
     if data.packing == "concat":
-        mixed = grain.MapDataset.mix([dataset for _, dataset in parts], weights)
-        return iter(mixed[share].batch(rows).to_iter_dataset(_read_options(every, ahead=8)))
+        mixed = parts[0][1] if len(parts) == 1 else grain.MapDataset.mix([dataset for _, dataset in parts], weights)
+        own = mixed if process_count == 1 else mixed[share]
+        return iter(own.batch(rows).to_iter_dataset(_read_options(every, ahead=8)))
     options = _read_options(every)
     shares = [_packed(data, items, dataset[share].to_iter_dataset(options)) for items, dataset in parts]
     return iter(grain.IterDataset.mix(shares, weights).batch(rows))

@@ -7,7 +7,6 @@ from typing import Literal, override
 import numpy as np
 
 from mnemax.configs.base import PositiveInt
-from mnemax.data.examples import ask
 from mnemax.data.tasks import Example, TaskConfig
 
 type Permutation = tuple[int, ...]
@@ -68,7 +67,7 @@ class GroupWordsTask(TaskConfig):
         products = table(self.group)
         tokens = rng.integers(len(products), size=self.length)
         prefixes = np.array(list(itertools.accumulate(tokens.tolist(), lambda a, b: products[a][b])))
-        return ask(tokens, np.arange(self.length), told=0, answers=prefixes)
+        return Example(tokens, prefixes, np.ones(self.length, np.float32), np.arange(self.length))
 
     @property
     @override
