@@ -104,7 +104,6 @@ class TaskRows:
     def __init__(self, task: TaskConfig, length: int, seed: int) -> None:
         self.task, self.length, self.seed = task, length, seed
         self.in_row = length // task.length
-        self.always_new = task.examples is None
         self.examples = UNLIMITED if task.examples is None else task.examples
         self.positions = np.arange(length)
 

@@ -40,7 +40,7 @@ def train_iterator(
         own_seed = int(np.random.SeedSequence((seed % 2**32, i)).generate_state(1)[0])
         items = _training_items(data, source, f"data.sources[{i}]", tokenizer, own_seed)
         order = grain.MapDataset.range(len(items))
-        if not (isinstance(items, TaskRows) and items.always_new):  # nothing to shuffle, nothing to repeat
+        if not (isinstance(items, TaskRows) and items.task.examples is None):  # nothing to shuffle, nothing to repeat
             order = order.shuffle(seed=own_seed).repeat(None)
         parts.append((items, order.map_with_index(items)))
     every = [items for items, _ in parts]
