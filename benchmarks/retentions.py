@@ -1,9 +1,10 @@
-"""What a frozen model recalls with a quarter of its tokens, by who chooses them (docs/architectures/gate.md).
+"""What a frozen model recalls with a quarter or less of its tokens, by who chooses them (docs/architectures/gate.md).
 
 A model is trained with full attention, and a retention gate is distilled into it, once with and once without its capacity loss.
 Then the same weights decode with so many slots that each retention fills as it likes.
 
 uv run python benchmarks/retentions.py mqar needles --seeds 3
+uv run python benchmarks/retentions.py needles --share 8  # the same gates, distilled for a quarter, with an eighth
 """
 
 import argparse
@@ -23,7 +24,7 @@ TASKS = {
     "mqar": ("mqar_tiny", {"kind": "mqar", "vocab_size": 256, "length": 128, "pairs": 16, "random_fill": False}, 128),
     "needles": ("needle_tiny", {"kind": "needle", "length": 256, "keys": 4, "queries": 4}, 256),
 }
-SHARE, SINKS, RECENT = 4, 4, 8
+CAPACITY_SHARE, SINKS, RECENT = 4, 4, 8
 HEURISTICS = ("streaming", "random", "key_norm", "keydiff", "h2o", "tova")
 
 
@@ -39,19 +40,20 @@ def train(out: Path, *arguments: str) -> Path:
 
 
 def slots(budget: int, recent: int = RECENT) -> str:
+    """The override that bounds every layer to `budget` slots, the latest `recent` tokens among them."""
     return f"layer.attention.memory={json.dumps({'kind': 'bounded', 'budget': budget, 'sinks': SINKS, 'recent': recent})}"
 
 
-def run(name: str, seed: int, folder: Path) -> dict[str, float]:
-    """Accuracy under each retention."""
+def run(name: str, seed: int, folder: Path, share: int) -> dict[str, float]:
+    """Accuracy under each retention, with one token of `share` kept."""
     experiment, task, length = TASKS[name]
-    budget = length // SHARE
+    budget = length // share
     place = folder / name / f"seed-{seed}"
     common = [experiment, f"seed={seed}", "model.layer.attention.projection.taps=4"]
     base = train(place / "full", *common, "steps=500")
 
     def distilled(label: str, weight: float) -> Path:
-        gate = {"kind": "gate", "capacity": budget, "hidden": 64, "bias": 6.0, "weight": weight}
+        gate = {"kind": "gate", "capacity": length // CAPACITY_SHARE, "hidden": 64, "bias": 6.0, "weight": weight}
         return train(
             place / label, *common, "steps=300", f"start_from={base}", "objective={kind: distillation}",
             "optimizer={kind: adamw, peak_lr: 0.01}", f"model.{slots(length)}",
@@ -80,11 +82,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="+", choices=TASKS)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--share", type=int, default=CAPACITY_SHARE, help="one token of so many is kept")
     parser.add_argument("--out", type=Path, default=Path("runs/retentions"))
     options = parser.parse_args()
     for name in options.tasks:
-        found = [run(name, seed, options.out) for seed in range(options.seeds)]
-        title = f"{name}, {TASKS[name][2] // SHARE} slots"
+        found = [run(name, seed, options.out, options.share) for seed in range(options.seeds)]
+        title = f"{name}, {TASKS[name][2] // options.share} slots"
         table = Table("retention", "accuracy", "half of the 95 % interval", "each", title=title)
         for label in found[0]:
             values = [one[label] for one in found]

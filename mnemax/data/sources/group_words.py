@@ -7,6 +7,7 @@ from typing import Literal, override
 import numpy as np
 
 from mnemax.configs.base import PositiveInt
+from mnemax.data.examples import draw_each
 from mnemax.data.tasks import Example, TaskConfig
 
 type Permutation = tuple[int, ...]
@@ -50,6 +51,12 @@ def table(group: str) -> list[list[int]]:
     return [[number[tuple(a[i] for i in b)] for b in elements] for a in elements]
 
 
+@functools.lru_cache
+def _everywhere(length: int) -> tuple[np.ndarray, np.ndarray]:
+    """What is asked, and how far back it was told."""
+    return np.ones(length, np.float32), np.arange(length)
+
+
 class GroupWordsTask(TaskConfig):
     """Word problem of a group (Merrill et al. 2024, arXiv 2404.08819): the product of all elements read so far, at every position.
 
@@ -65,9 +72,9 @@ class GroupWordsTask(TaskConfig):
     @override
     def example(self, rng: np.random.Generator) -> Example:
         products = table(self.group)
-        tokens = rng.integers(len(products), size=self.length)
+        tokens = draw_each(rng, len(products), self.length)
         prefixes = np.array(list(itertools.accumulate(tokens.tolist(), lambda a, b: products[a][b])))
-        return Example(tokens, prefixes, np.ones(self.length, np.float32), np.arange(self.length))
+        return Example(tokens, prefixes, *_everywhere(self.length))
 
     @property
     @override
