@@ -13,6 +13,7 @@ from mnemax.errors import UserError
 from mnemax.kernels import quantization
 from mnemax.layers.memories import Place, Reader
 from mnemax.layers.memories.bounded import BoundedConfig
+from mnemax.layers.memories.chunk_ends import ChunkEndsConfig
 from mnemax.layers.memories.full import FullConfig
 from mnemax.layers.memories.quantized import QuantizedConfig
 from mnemax.layers.memories.window import WindowConfig
@@ -236,6 +237,7 @@ CONFIGS = {
     "rotated, per channel": QuantizedConfig(keys="int4", values="fp8", group=4, residual=6, rotation="hadamard"),
     "fp8": QuantizedConfig(keys="fp8", values="fp8", group=8, residual=9),
     "window": QuantizedConfig(keys="int4", values="int2", group=4, residual=6, sinks=3, inner=WindowConfig(size=7)),
+    "ends of chunks": QuantizedConfig(keys="int4", values="int2", group=4, residual=6, inner=ChunkEndsConfig(chunk=4, lead=40)),
     "window, values alone": QuantizedConfig(keys="none", values="int8", group=8, residual=3, inner=WindowConfig(size=5)),
 }
 
@@ -266,6 +268,22 @@ def test_bounded_by_age_is_a_window(chunks):
     bounded = QuantizedConfig(**common, inner=BoundedConfig(budget=6))
     window = QuantizedConfig(**common, inner=WindowConfig(size=6))
     np.testing.assert_allclose(read(bounded, chunks, Ranking), read(window, chunks), atol=1e-5)
+
+
+@pytest.mark.parametrize("chunks", WAYS.values(), ids=WAYS)
+def test_a_window_before_the_ends_of_chunks_is_a_longer_lead(chunks):
+    config = QuantizedConfig(keys="none", values="none", residual=6, inner=ChunkEndsConfig(chunk=4, lead=1, offset=1))
+    np.testing.assert_allclose(read(config, chunks), read(ChunkEndsConfig(chunk=4, lead=7, offset=1), None), atol=2e-6)
+
+
+@pytest.mark.parametrize("layout", ["per_token", "per_channel"])
+def test_ends_of_chunks_in_any_chunking(layout):
+    config = QuantizedConfig(
+        keys="int4", values="int2", key_layout=layout, group=4, residual=5, inner=ChunkEndsConfig(chunk=3, lead=0)
+    )
+    whole = read(config, None)
+    for chunks in (WAYS["steps"], WAYS["chunks"]):
+        np.testing.assert_allclose(read(config, chunks), whole, atol=2e-5)
 
 
 @pytest.mark.parametrize("retention", [KeyDiff, H2O, TOVA, Fading])
@@ -328,6 +346,7 @@ def test_bytes_of_two_bits():
     [
         ("{kind: quantized, inner: {kind: kvm, rotated: 0}}", "no kind 'kvm'"),
         ("{kind: quantized, inner: {kind: quantized}}", "no kind 'quantized'"),
+        ("{kind: quantized, sinks: 1, inner: {kind: chunk_ends, chunk: 4, lead: 3}}", "counts its chunks"),
         ("{kind: quantized, keys: int3}", "keys"),
         ("{kind: quantized, group: 64, residual: 32}", "residual (32) is below group (64)"),
         ("{kind: quantized, inner: {kind: bounded, budget: 8}}", "key_layout: per_token"),

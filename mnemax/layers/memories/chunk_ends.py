@@ -113,7 +113,8 @@ class ChunkEnds(Memory):
 
     def _is_end(self, place: Place) -> Bool[Array, "B T"]:
         c, p = self.config, place.positions
-        return ((p + c.offset) % c.chunk == c.chunk - 1) | (p == 0)
+        # Below 0 the document has not begun by this clock.
+        return (p == 0) | ((p > 0) & ((p + c.offset) % c.chunk == c.chunk - 1))
 
     def _evict_at(self, entries: Entry, index: Int[Array, "B S"], is_end: Bool[Array, "B S"]) -> Int[Array, "B S K"]:
         """Ends stay; others leave with the ring."""

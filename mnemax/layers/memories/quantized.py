@@ -34,6 +34,7 @@ from mnemax.layers.memories import (
     laid_out_as,
 )
 from mnemax.layers.memories.bounded import BoundedConfig
+from mnemax.layers.memories.chunk_ends import ChunkEndsConfig
 from mnemax.layers.memories.full import FullConfig
 from mnemax.layers.memories.window import Window, WindowConfig
 from mnemax.layers.quantization import Codec, ExactAndCoded, OfCodes, RankingOfCodes, delayed, parameter_spec
@@ -46,8 +47,8 @@ class QuantizedConfig(MemoryConfig):
     """The latest `residual` tokens and the first `sinks` as they were, and codes of what comes before them in an inner memory."""
 
     kind: Literal["quantized"] = "quantized"
-    inner: Annotated[FullConfig | WindowConfig | BoundedConfig, Field(discriminator="kind")] = FullConfig()
-    """Keeps the codes: full, window or bounded. Its sizes count the tokens that have left the residual window."""
+    inner: Annotated[FullConfig | WindowConfig | BoundedConfig | ChunkEndsConfig, Field(discriminator="kind")] = FullConfig()
+    """Keeps the codes: full, window, bounded or chunk_ends. Its sizes count the tokens that have left the residual window."""
     keys: Form = "int4"
     """Format of keys; none: as they are."""
     values: Form = "int4"
@@ -65,6 +66,14 @@ class QuantizedConfig(MemoryConfig):
     """What keys and values are multiplied by before they are quantised, so that no channel stands out; undone in reading."""
     clip: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The part of a group's range that codes span, about its middle; what lies outside goes to the ends."""
+
+    @model_validator(mode="after")
+    def _ends_of_the_document(self) -> Self:
+        if isinstance(self.inner, ChunkEndsConfig) and self.sinks:
+            raise ValueError(
+                f"inner chunk_ends counts its chunks from a document's first token, which sinks ({self.sinks}) keep from it"
+            )
+        return self
 
     @model_validator(mode="after")
     def _groups_of_tokens(self) -> Self:
@@ -101,6 +110,10 @@ class QuantizedConfig(MemoryConfig):
             return "hands tokens on with the row index at which they left its window, by which keys would be rotated when read"
         reason = self.inner.refuses(attention)
         return None if reason is None else f"has an inner memory that {reason}"
+
+    @override
+    def refuses_length(self, longest: int) -> str | None:
+        return self.inner.refuses_length(longest)
 
     @override
     def build(self, entry: EntrySpec, init) -> "Quantized":
