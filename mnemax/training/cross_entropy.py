@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from mnemax.sharding import einsum
+from mnemax.training.chunks import in_chunks
 
 type Losses = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""], Float[Array, ""]]
 
@@ -34,33 +35,8 @@ def cross_entropy(
         chunk: positions of each row whose logits exist at one time. Positions of weight 0 come last and their chunks cost nothing,
             so that where few positions are asked for, short chunks are the faster ones.
     """
-    B, T, _ = x.shape
-    chunk = min(chunk, T)
-    count = -(-T // chunk)
-    if count > 1:
-        x, targets, weights = _asked_first(x, targets, weights)
-    if pad := count * chunk - T:
-        x, targets, weights = (jnp.pad(a, ((0, 0), (0, pad), *((0, 0),) * (a.ndim - 2))) for a in (x, targets, weights))
-    by_chunk = [jnp.moveaxis(a.reshape(B, count, chunk, *a.shape[2:]), 1, 0) for a in (x, targets, weights)]
-    return _sums((scale, softcap, z_loss), matrix, *by_chunk)
-
-
-def _asked_first(x, targets, weights):
-    """The same positions, in each row those of weight 0 after all others."""
-    order = jnp.argsort(weights == 0, axis=1, stable=True)
-    return _pick(x, order), jnp.take_along_axis(targets, order, axis=1), jnp.take_along_axis(weights, order, axis=1)
-
-
-@jax.custom_vjp
-def _pick(x, order):
-    return jnp.take_along_axis(x, order[..., None], axis=1)
-
-
-# The gradient of a permutation is the inverse one: a gather too, where differentiation would scatter.
-_pick.defvjp(
-    lambda x, order: (_pick(x, order), order),
-    lambda order, g: (_pick(g, jnp.argsort(order, axis=1)), None),
-)
+    weights, x, targets = in_chunks(chunk, weights, x, targets)
+    return _sums((scale, softcap, z_loss), matrix, x, targets, weights)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

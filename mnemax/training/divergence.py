@@ -1,6 +1,7 @@
 """Kullback-Leibler divergence between the next-token distributions of two residual streams, without their logits.
 
-As the cross-entropy does, it takes one chunk of positions at a time; the backward pass makes each chunk's logits again.
+As the cross-entropy does, it takes one chunk of positions at a time, and none that are not asked for; the backward pass makes each
+chunk's logits again.
 """
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mnemax.sharding import einsum
+from mnemax.training.chunks import in_chunks
 
 
 def divergence(
@@ -25,22 +27,17 @@ def divergence(
     Args:
         scale, softcap, chunk: as in `cross_entropy`.
     """
-    length = teacher.shape[1]
-    chunk = min(chunk, length)
-    turns = -(-length // chunk)
-
-    def by_chunk(a: jax.Array) -> jax.Array:
-        padded = jnp.pad(a, ((0, 0), (0, turns * chunk - length), *((0, 0),) * (a.ndim - 2)))
-        return jnp.moveaxis(padded.reshape(a.shape[0], turns, chunk, *a.shape[2:]), 1, 0)
 
     def log_probabilities(x: jax.Array) -> Float[Array, "B C V"]:
         logits = einsum("bcd,dv->bcv", x, matrix, axes=("batch", "seq", "vocab"), dtype=jnp.float32) * scale
         return jax.nn.log_softmax(logits if softcap is None else softcap * jnp.tanh(logits / softcap))
 
     @jax.checkpoint
-    def add(total: jax.Array, parts) -> tuple[jax.Array, None]:
-        teacher, student, weights = parts
-        p, q = log_probabilities(teacher), log_probabilities(student)
-        return total + jnp.sum(weights * jnp.sum(jnp.exp(p) * (p - q), axis=-1)), None
+    def add(total: jax.Array, chunk) -> tuple[jax.Array, None]:
+        def some(weights, teacher, student):
+            p, q = log_probabilities(teacher), log_probabilities(student)
+            return jnp.sum(weights * jnp.sum(jnp.exp(p) * (p - q), axis=-1))
 
-    return jax.lax.scan(add, jnp.float32(0), tuple(by_chunk(a) for a in (teacher, student, weights)))[0]
+        return total + jax.lax.cond(jnp.any(chunk[0]), some, lambda *_: jnp.float32(0), *chunk), None
+
+    return jax.lax.scan(add, jnp.float32(0), in_chunks(chunk, weights, teacher, student))[0]
