@@ -112,6 +112,17 @@ class TaskRows:
 
     def __call__(self, index: int, row: int) -> Row:
         out = empty_row(self.length)
+        self._fill(out, row)
+        return out
+
+    def batch(self, rows: range) -> Row:
+        """Several rows at once, [len(rows), length]: sooner made than rows that are stacked."""
+        out = empty_row((len(rows), self.length))
+        for i, row in enumerate(rows):
+            self._fill({name: leaf[i] for name, leaf in out.items()}, row)
+        return out
+
+    def _fill(self, out: Row, row: int) -> None:
         filled = 0
         first = row * self.in_row
         for segment, number in enumerate(range(first, min(first + self.in_row, self.examples)), 1):
@@ -120,7 +131,6 @@ class TaskRows:
             out["inputs"][at], out["targets"][at], out["weights"][at] = example.inputs, example.targets, example.asked
             out["positions"][at] = self.positions[: len(example.inputs)]
             out["segments"][at] = segment
-        return out
 
 
 def first_fit(pieces: grain.IterDataset, length: int) -> grain.IterDataset[Row]:
@@ -135,10 +145,10 @@ def first_fit(pieces: grain.IterDataset, length: int) -> grain.IterDataset[Row]:
     )
 
 
-def empty_row(length: int) -> Row:
-    """A row of padding."""
-    row = {name: np.zeros(length, np.int32) for name in ("inputs", "targets", "positions", "segments")}
-    return row | {"weights": np.zeros(length, np.float32)}
+def empty_row(shape: int | tuple[int, int]) -> Row:
+    """A row of padding, or several."""
+    row = {name: np.zeros(shape, np.int32) for name in ("inputs", "targets", "positions", "segments")}
+    return row | {"weights": np.zeros(shape, np.float32)}
 
 
 def _fill(row: Row, at: slice, segment: int, tokens: np.ndarray, weights: np.ndarray | None) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from typing import TypeGuard
 
 import grain
 import numpy as np
@@ -38,19 +39,35 @@ def train_iterator(
     parts = []
     for i, source in enumerate(data.sources):
         own_seed = int(np.random.SeedSequence((seed % 2**32, i)).generate_state(1)[0])
-        items = _training_items(data, source, f"data.sources[{i}]", tokenizer, own_seed)
-        order = grain.MapDataset.range(len(items))
-        if not (isinstance(items, TaskRows) and items.task.examples is None):  # nothing to shuffle, nothing to repeat
-            order = order.shuffle(seed=own_seed).repeat(None)
-        parts.append((items, order.map_with_index(items)))
-    every = [items for items, _ in parts]
+        parts.append((own_seed, _training_items(data, source, f"data.sources[{i}]", tokenizer, own_seed)))
+    every = [items for _, items in parts]
+    if len(every) == 1 and _always_new(every[0]):
+        return _batches_of(every[0], data.batch_size, share)
+    datasets = [_shuffled(items, own_seed) for own_seed, items in parts]
     if data.packing == "concat":
-        mixed = parts[0][1] if len(parts) == 1 else grain.MapDataset.mix([dataset for _, dataset in parts], weights)
-        own = mixed if process_count == 1 else mixed[share]
-        return iter(own.batch(rows).to_iter_dataset(_read_options(every, ahead=8)))
+        mixed = grain.MapDataset.mix(datasets, weights)
+        return iter(mixed[share].batch(rows).to_iter_dataset(_read_options(every, ahead=8)))
     options = _read_options(every)
-    shares = [_packed(data, items, dataset[share].to_iter_dataset(options)) for items, dataset in parts]
+    shares = [_packed(data, items, dataset[share].to_iter_dataset(options)) for items, dataset in zip(every, datasets, strict=True)]
     return iter(grain.IterDataset.mix(shares, weights).batch(rows))
+
+
+def _always_new(items: "Items") -> TypeGuard[TaskRows]:
+    return isinstance(items, TaskRows) and items.task.examples is None
+
+
+def _shuffled(items: "Items", seed: int) -> grain.MapDataset[Row]:
+    order = grain.MapDataset.range(len(items))
+    if not _always_new(items):  # of which there is nothing to shuffle, nothing to repeat
+        order = order.shuffle(seed=seed).repeat(None)
+    return order.map_with_index(items)
+
+
+def _batches_of(items: TaskRows, batch_size: int, share: slice) -> grain.DatasetIterator[Batch]:
+    """One process's rows of batches that hold one row after another: grain counts batches, which are each made as a whole."""
+    batches = grain.MapDataset.range(len(items) // batch_size)
+    own = batches.map(lambda i: items.batch(range(i * batch_size, (i + 1) * batch_size)[share]))
+    return iter(own.to_iter_dataset(_read_options([items])))
 
 
 def validation_batches(

@@ -77,8 +77,9 @@ def test_a_mixture_keeps_its_weights():
     assert 0.2 <= groups <= 0.3
 
 
-def test_resumes_where_it_stopped():
-    data = config({**MQAR, "examples": 30}, GROUP)
+@pytest.mark.parametrize("sources", [({**MQAR, "examples": 30}, GROUP), (MQAR,)], ids=["a mixture", "one that is always new"])
+def test_resumes_where_it_stopped(sources):
+    data = config(*sources)
     batches = iterator(data)
     for _ in range(7):
         next(batches)
