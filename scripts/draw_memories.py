@@ -1,4 +1,4 @@
-"""One picture of several sweeps over the same cells: accuracy against bytes of decode state, a panel a sweep.
+"""One picture of several sweeps over the same cells: accuracy against bytes of decode state, a panel a sweep; means and ranges of seeds.
 
 uv run python scripts/draw_memories.py OUT.png runs/sweeps/memories_mqar runs/sweeps/memories_s3
 """
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from mnemax.evaluation.report.drawing import chance_line
 from mnemax.evaluation.report.reading import read
-from mnemax.evaluation.report.statistics import estimate
 from mnemax.evaluation.report.style import RC, bytes_axis, look, new_figure, png
 
 TASK = "recall"
@@ -28,12 +27,13 @@ def main(out: Path, folders: list[Path]) -> None:
         for axes, sweep in zip(panels, sweeps, strict=False):
             axes.set(title=sweep.title, ylim=(-0.03, 1.05), ylabel="accuracy", xlabel="bytes of decode state")
             for cell in sweep.cells:
-                score = estimate(cell.scores(TASK, "accuracy"))
-                if score is None or not cell.model.state_bytes:
+                scores = cell.scores(TASK, "accuracy")
+                if not scores or not cell.model.state_bytes:
                     continue
+                mean = sum(scores) / len(scores)
                 style = looks[cell.label]
                 handles[cell.label] = axes.errorbar(
-                    cell.model.state_bytes, score.mean, score.half or 0.0,
+                    cell.model.state_bytes, mean, [[mean - min(scores)], [max(scores) - mean]],
                     fmt=style.marker, color=style.color, ms=7, elinewidth=1, capsize=2,
                 )  # fmt: skip
             axes.margins(x=0.12)
