@@ -1,4 +1,4 @@
-"""One picture of several sweeps over the same cells: accuracy against bytes of decode state, a panel a sweep; means and ranges of seeds.
+"""One picture of several sweeps over the same cells: accuracy against bytes of decode state, a panel a sweep; means and ranges.
 
 uv run python scripts/draw_memories.py OUT.png runs/sweeps/memories_mqar runs/sweeps/memories_s3
 """
