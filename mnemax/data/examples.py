@@ -39,10 +39,22 @@ def draw(rng: np.random.Generator, pool: int, count: int) -> Integer[np.ndarray,
     return rng.permutation(pool)[:count] if pool < 512 else rng.choice(pool, count, replace=False)
 
 
-def draw_each(rng: np.random.Generator, pool: int, count: int) -> Integer[np.ndarray, " count"]:
-    """Draws `count` numbers below `pool`, each alone."""
-    # `integers` takes three times as long over its arguments. A double's 53 bits favour no number by more than pool / 2^53.
-    return (pool * rng.random(count)).astype(np.int64)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def uniform(stream: int, at: Integer[np.ndarray, " *shape"]) -> Float[np.ndarray, " *shape"]:
+    """Numbers of [0, 1), each a function of a stream and a place in it: SplitMix64 (Steele et al. 2014), entered anywhere.
+
+    A generator of its own for every example would take longer than the example.
+    """
+
+    def mixed(x: np.ndarray) -> np.ndarray:
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+    begin = mixed(np.array([stream], np.uint64) * GOLDEN)
+    return (mixed(begin + (at.astype(np.uint64) + np.uint64(1)) * GOLDEN) >> np.uint64(11)) * 2.0**-53
 
 
 def draw_weighted(rng: np.random.Generator, weights: Float[np.ndarray, " n"], count: int) -> Integer[np.ndarray, " count"]:

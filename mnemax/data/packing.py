@@ -118,8 +118,17 @@ class TaskRows:
     def batch(self, rows: range) -> Row:
         """Several rows at once, [len(rows), length]: sooner made than rows that are stacked."""
         out = empty_row((len(rows), self.length))
-        for i, row in enumerate(rows):
-            self._fill({name: leaf[i] for name, leaf in out.items()}, row)
+        numbers = (np.array(rows)[:, None] * self.in_row + np.arange(self.in_row)).ravel()
+        if (several := self.task.several(numbers, self.seed)) is None:
+            for i, row in enumerate(rows):
+                self._fill({name: leaf[i] for name, leaf in out.items()}, row)
+            return out
+        size = self.task.length
+        at = slice(self.in_row * size)
+        for name, leaf in (("inputs", several.inputs), ("targets", several.targets), ("weights", several.asked)):
+            out[name][:, at] = leaf.reshape(len(rows), -1)
+        out["positions"][:, at] = np.tile(self.positions[:size], self.in_row)
+        out["segments"][:, at] = np.repeat(np.arange(self.in_row) + 1, size)
         return out
 
     def _fill(self, out: Row, row: int) -> None:

@@ -66,9 +66,17 @@ class TaskConfig(SourceConfig):
         """Example `number` of this split, always the same one."""
         return self.example(self.rng(number, seed))
 
+    def several(self, numbers: Integer[np.ndarray, " B"], seed: int) -> Example | None:
+        """The examples of these numbers, stacked [B, length], from a kind that makes many at once sooner; from others None."""
+        return None
+
     def rng(self, number: int, seed: int = 0) -> np.random.Generator:
         """Where the randomness of that example begins; valid until this thread asks for the next one."""
-        return _local.restarted(len(SPLITS) * (seed % 2**32) + SPLITS[self.split], number)
+        return _local.restarted(self.stream(seed), number)
+
+    def stream(self, seed: int) -> int:
+        """A number for each split of each seed."""
+        return len(SPLITS) * (seed % 2**32) + SPLITS[self.split]
 
     @override
     def held_out(self) -> Self:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mnemax.data.config import DataConfig
+from mnemax.data.packing import TaskRows
 from mnemax.data.pipeline import train_iterator, validation_batches
 from mnemax.data.sources.mqar import MqarTask
 from mnemax.data.tokenizers import load_tokenizer
@@ -49,6 +50,17 @@ def test_rows_hold_whole_examples_that_fit(packing):
             asked = [i for i, weight in enumerate(weights) if weight]
             assert len(asked) == 3
             assert all(targets[i] == told[inputs[i]] for i in asked)
+
+
+@pytest.mark.parametrize("source", [MQAR, GROUP])
+def test_batches_made_as_a_whole_hold_the_same_rows(source):
+    data = config(source)
+    task, own_seed = data.sources[0], int(np.random.SeedSequence((0, 0)).generate_state(1)[0])
+    rows = TaskRows(task, data.sequence_length, own_seed)
+    for i, batch in enumerate(itertools.islice(iterator(data), 3)):
+        for at, row in enumerate(range(4 * i, 4 * i + 4)):
+            for name, values in rows(0, row).items():
+                np.testing.assert_array_equal(batch[name][at], values)
 
 
 def test_every_example_is_new_unless_their_number_is_given():

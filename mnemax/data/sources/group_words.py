@@ -5,9 +5,10 @@ import itertools
 from typing import Literal, override
 
 import numpy as np
+from jaxtyping import Float, Integer
 
 from mnemax.configs.base import PositiveInt
-from mnemax.data.examples import draw_each
+from mnemax.data.examples import uniform
 from mnemax.data.tasks import Example, TaskConfig
 
 type Permutation = tuple[int, ...]
@@ -44,17 +45,11 @@ ELEMENTS = {
 
 
 @functools.lru_cache
-def table(group: str) -> list[list[int]]:
+def table(group: str) -> Integer[np.ndarray, "n n"]:
     """The multiplication table: which element the product of elements a and b is, `[a][b]`: a's permutation after b's."""
     elements = ELEMENTS[group]()
     number = {element: i for i, element in enumerate(elements)}
-    return [[number[tuple(a[i] for i in b)] for b in elements] for a in elements]
-
-
-@functools.lru_cache
-def _everywhere(length: int) -> tuple[np.ndarray, np.ndarray]:
-    """What is asked, and how far back it was told."""
-    return np.ones(length, np.float32), np.arange(length)
+    return np.array([[number[tuple(a[i] for i in b)] for b in elements] for a in elements], np.int32)
 
 
 class GroupWordsTask(TaskConfig):
@@ -71,10 +66,24 @@ class GroupWordsTask(TaskConfig):
 
     @override
     def example(self, rng: np.random.Generator) -> Example:
+        return Example(*(leaf[0] for leaf in self._of(rng.random((1, self.length)))))
+
+    @override
+    def number(self, number: int, seed: int = 0) -> Example:
+        return Example(*(leaf[0] for leaf in self.several(np.array([number]), seed)))
+
+    @override
+    def several(self, numbers: Integer[np.ndarray, " B"], seed: int) -> Example:
+        return self._of(uniform(self.stream(seed), numbers[:, None] * self.length + np.arange(self.length)))
+
+    def _of(self, drawn: Float[np.ndarray, "B length"]) -> Example:
         products = table(self.group)
-        tokens = draw_each(rng, len(products), self.length)
-        prefixes = np.array(list(itertools.accumulate(tokens.tolist(), lambda a, b: products[a][b])))
-        return Example(tokens, prefixes, *_everywhere(self.length))
+        tokens = (drawn * len(products)).astype(np.int32)
+        prefixes = np.empty_like(tokens)
+        prefixes[:, 0] = tokens[:, 0]
+        for i in range(1, self.length):
+            prefixes[:, i] = products[prefixes[:, i - 1], tokens[:, i]]
+        return Example(tokens, prefixes, np.ones(tokens.shape, np.float32), np.broadcast_to(np.arange(self.length), tokens.shape))
 
     @property
     @override
