@@ -43,9 +43,9 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def uniform(stream: int, at: Integer[np.ndarray, " *shape"]) -> Float[np.ndarray, " *shape"]:
-    """Numbers of [0, 1), each a function of a stream and a place in it: SplitMix64 (Steele et al. 2014), entered anywhere.
+    """Numbers of [0, 1), float64, each a function of a stream and a place in it: SplitMix64 (Steele et al. 2014), entered anywhere.
 
-    A generator of its own for every example would take longer than the example.
+    Neither `stream` nor a place may be negative. A generator of its own for every example would take longer than the example.
     """
 
     def mixed(x: np.ndarray) -> np.ndarray:

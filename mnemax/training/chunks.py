@@ -8,7 +8,10 @@ from jaxtyping import Array, Float, Shaped
 def in_chunks(
     size: int, weights: Float[Array, "B T"], *rows: Shaped[Array, "B T ..."]
 ) -> tuple[Float[Array, "n B size"], *tuple[Shaped[Array, "n B size ..."], ...]]:
-    """The weights and the rows, positions of weight 0 after all others of their row; the last chunk is padded with zeros."""
+    """The weights and the rows, of any dtype, positions of weight 0 after all others of their row; zeros fill the last chunk.
+
+    `size` is T where it is more. Gradients flow through the rows of three dimensions and through the weights.
+    """
     T = weights.shape[1]
     size = min(size, T)
     count = -(-T // size)
