@@ -1,8 +1,7 @@
 """lm-eval's tasks on our models: `lm_eval --model mnemax --model_args path=RUN --tasks ...`.
 
 Every number means what it means for lm-eval's own class `hf`: the token before an empty context, truncation from the left, the
-windows of long texts, greediness and stop strings are the same. Releases of lm-eval that do not read the entry point
-`lm_eval.models` (up to 0.4.13) find the model through `python -m mnemax.evaluation.lm_eval`, which is their command line.
+windows of long texts, greediness and stop strings are the same. How lm-eval finds the class: `lm_eval_name.py`.
 """
 
 from functools import partial
@@ -11,11 +10,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import lm_eval.models  # noqa: F401  (fills the registry, which is done only while it is empty)
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from lm_eval.api.model import TemplateLM
-from lm_eval.api.registry import model_registry
 from lm_eval.models.utils import Collator, handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
@@ -256,12 +253,3 @@ def _whole(value: int | str, name: str) -> int:
     if not str(value).isdecimal() or int(value) == 0:
         raise UserError(f"{name} is {value!r}; it must be a whole number from 1.")
     return int(value)
-
-
-if "mnemax" not in model_registry:
-    model_registry.register("mnemax", target="mnemax.evaluation.lm_eval:MnemaxLM")
-
-if __name__ == "__main__":
-    from lm_eval.__main__ import cli_evaluate
-
-    cli_evaluate()

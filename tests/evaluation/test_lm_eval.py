@@ -157,7 +157,7 @@ def test_the_command(folder, theirs, tmp_path):
     command = ["--model", "mnemax", "--model_args", f"path={folder},batch_size=4,dtype=float32", "--tasks", "tiny_choice"]
     command += ["--include_path", str(tmp_path), "--output_path", str(tmp_path / "out"), "--log_samples"]
     environment = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
-    run = [sys.executable, "-m", "mnemax.evaluation.lm_eval", *command]
+    run = [Path(sys.executable).with_name("lm_eval"), *command]
     done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "tiny_choice" in done.stdout
@@ -173,6 +173,14 @@ def test_the_entry_point_is_the_class():
 
     (entry,) = importlib.metadata.entry_points(group="lm_eval.models", name="mnemax")
     assert entry.load() is MnemaxLM
+
+
+def test_lm_eval_knows_the_name():
+    from lm_eval.api.registry import get_model
+
+    from mnemax.evaluation.lm_eval import MnemaxLM
+
+    assert get_model("mnemax") is MnemaxLM
 
 
 @pytest.mark.parametrize(
