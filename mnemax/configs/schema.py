@@ -60,6 +60,9 @@ class AttentionConfig(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if self.output_gate != "none" and self.projection.gated:
+            kind = registry.kind_of(type(self.projection))
+            raise ValueError(f"output_gate: {self.output_gate} would gate what projection {kind} gates itself")
         if self.read is not None:
             return self
         makers = {"projection": self.projection, "retention": self.retention}
@@ -73,8 +76,6 @@ class AttentionConfig(Config):
             raise ValueError(f"{memory} needs the gate '{missing[0]}', which neither projection nor retention makes")
         if self.sink_logits and not self.memory.normalised:
             raise ValueError(f"sink_logits join a softmax, and {memory} is read without one")
-        if self.output_gate != "none" and self.projection.gated:
-            raise ValueError(f"output_gate: {self.output_gate} would gate what {named[0][0]} gates itself")
         if reason := self.memory.refuses(self):
             raise ValueError(f"{memory} {reason}")
         return self
@@ -204,6 +205,9 @@ class ModelConfig(Config):
                 raise ValueError(f"{where}.read: {_not_written(name, names)}")
             if reason := attention.projection.cannot_read(writer.projection):
                 raise ValueError(f"{where}.projection cannot read '{name}': {reason}")
+            if not writer.memory.normalised and (attention.sink_logits or getattr(attention.projection, "softcap", None)):
+                kind = registry.kind_of(type(writer.memory))
+                raise ValueError(f"{where}: sink_logits and softcap are of logits, of which memory {kind} of '{name}' has none")
         elif (name := attention.memory.below) is not None:
             if name not in names:
                 raise ValueError(f"{where}.memory.of: {_not_written(name, names)}")

@@ -1,1 +1,1 @@
-"""Attention kernels behind one entry, `attend`. This folder imports jax alone."""
+"""What layers compute with: attention behind one entry, `attend`; recurrences, means and quantisation beside it."""

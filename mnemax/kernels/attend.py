@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from mnemax.kernels import reference, xla
 from mnemax.kernels.mask import Mask
+from mnemax.sharding import on_explicit_mesh
 
 IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "reference": reference.attend}
 
@@ -59,14 +59,8 @@ def attend(
     return out.astype(q.dtype), lse
 
 
-def on_shards() -> bool:
-    """Whether arrays are split over an Explicit mesh, whose types say how: a kernel then runs shard by shard."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return not mesh.empty and mesh.size > 1 and all(kind == AxisType.Explicit for kind in mesh.axis_types)
-
-
 def _by_shard(run, q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, bias: jax.Array | None, slope: jax.Array | None):
-    if not on_shards():
+    if not on_explicit_mesh():
         return run(q, k, v, mask, bias, slope)
     batch, _, heads, _ = jax.typeof(q).sharding.spec
     copies = 1 if heads is None else _copies(q.shape[2], k.shape[2], jax.typeof(q).sharding.mesh.shape[heads])

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from mnemax.kernels.attend import on_shards
+from mnemax.sharding import on_explicit_mesh
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["index", "start", "k", "u", "decay", "states"], meta_fields=["chunk"])
@@ -66,7 +66,7 @@ def write(
         k = jax.sharding.reshard(jnp.repeat(k, v.shape[2] // k.shape[2], axis=2), P(_rows(v), None, _heads(v), None))
     rows, heads = _rows(v), _heads(v)
     by_head, of_gate, of_state = P(rows, None, heads, None), P(rows, None, heads), P(rows, heads, None, None)
-    if on_shards():
+    if on_explicit_mesh():
         state = jax.sharding.reshard(state, of_state)
     state, u, states = _by_shard(
         partial(_write, chunk),
@@ -198,14 +198,14 @@ def _exact(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _rows(x: jax.Array):
-    return jax.typeof(x).sharding.spec[0] if on_shards() else None
+    return jax.typeof(x).sharding.spec[0] if on_explicit_mesh() else None
 
 
 def _heads(x: jax.Array):
-    return jax.typeof(x).sharding.spec[2] if on_shards() else None
+    return jax.typeof(x).sharding.spec[2] if on_explicit_mesh() else None
 
 
 def _by_shard(run, arguments, in_specs, out_specs):
-    if not on_shards():
+    if not on_explicit_mesh():
         return run(*arguments)
     return jax.shard_map(run, in_specs=in_specs, out_specs=out_specs)(*arguments)

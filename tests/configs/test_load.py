@@ -137,6 +137,10 @@ def test_mistakes_in_a_model(overrides, sentence, model, tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_values_as_wide_as_keys_are_the_default():
+    assert load_model("llama", ["layer.attention.projection.value_width=16"]) == load_model("llama")
+
+
 def test_a_reader_must_fit_its_writer(model, tmp_path):
     writer, reader = {"attention": {"write": "kv"}}, {"attention": {"read": "kv", "projection": {"kv_heads": 4}}}
     with pytest.raises(UserError, match="cannot read 'kv': kv_heads is 4 here and 2 where it is written"):

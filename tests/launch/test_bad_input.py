@@ -67,6 +67,10 @@ CONFIGURATION = {
         f"{LAYER}={{memory: {{kind: linear}}, retention: {{kind: h2o}}}}",
         f"{FIRST}: retention h2o makes the gate 'retention', for which memory linear has no use",
     ),
+    "a cap on no logits": (
+        f"{LAYER}={{memory: {{kind: linear}}, projection: {{softcap: 30, rope: null}}}}",
+        f"{FIRST}: memory linear has no logits, which projection.softcap would cap",
+    ),
     "bits not offered": (f"{LAYER}.memory={{kind: quantized, keys: int3}}", f"{FIRST}.memory.keys: input should be", "got 'int3'"),
     "unknown memory": (f"{LAYER}.memory.kind=windwo", f"{FIRST}.memory: no kind 'windwo'; did you mean 'window'? allowed: "),
     "unknown source": ("data.sources[0].kind=jsnl", "data.sources[0]: no kind 'jsnl'; did you mean 'jsonl'?"),

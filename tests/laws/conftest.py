@@ -23,6 +23,11 @@ VARIANTS = {
     *("bounded_key_norm", "gemma2", "gemma4_keys", "kvm_power", "mha", "mqa", "nope", "olmo2", "partial_rope", "quantized_int2"),
     *("qwen2", "qwen3", "relu2", "shared_kv_mqa", "shared_qk", "shared_qkv"),
 }
+# Retentions that no shipped model has, as the choice of one that differs in nothing else.
+ALONE = {f"bounded_{kind}": kind for kind in ("keydiff", "random", "streaming", "tova")}
+VARIANTS |= ALONE.keys()
+# Those that no law can ask: decoding token by token is another thing than a whole row, by what they are (their pages say so).
+OF_WHOLE_PROMPTS = {"oracle", "snapkv"}
 LONG_LAWS = {"test_decoding.py", "test_learning.py", "test_resume.py", "test_generation.py"}
 
 
@@ -75,9 +80,12 @@ class Architecture:
         return DataConfig(sequence_length=LENGTH, **fields)
 
 
-@pytest.fixture(scope="session", params=shipped("models"))
+@pytest.fixture(scope="session", params=[*shipped("models"), *ALONE])
 def architecture(request: pytest.FixtureRequest) -> Architecture:
-    return Architecture(request.param, load_model(request.param, ["dtype=float32"]))
+    name, overrides = request.param, ["dtype=float32"]
+    if name in ALONE:
+        overrides.append(f"layer.attention.retention={{kind: {ALONE[name]}}}")
+    return Architecture(name, load_model("bounded_key_norm" if name in ALONE else name, overrides))
 
 
 def positions(*rows: tuple[int, ...]) -> np.ndarray:

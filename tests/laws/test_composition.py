@@ -13,6 +13,7 @@ from mnemax.configs.schema import ModelConfig
 from mnemax.errors import UserError
 from mnemax.evaluation.accounting import live_bytes, state_bytes
 from mnemax.models.params import bind, init_params
+from tests.laws.conftest import ALONE, OF_WHOLE_PROMPTS
 
 CHUNKS = (1, 6, 1, 1, 7, 1)
 T = sum(CHUNKS)
@@ -88,3 +89,7 @@ def test_pairs(projection, memory, share):
 def test_every_kind_is_among_the_pairs():
     assert set(PROJECTIONS) == set(registry.kinds("projection"))
     assert set(MEMORIES) == set(registry.kinds("memory"))
+
+
+def test_every_retention_is_under_the_laws():
+    assert {*first_of_each("retention", FOUND), *ALONE.values(), *OF_WHOLE_PROMPTS} == set(registry.kinds("retention"))

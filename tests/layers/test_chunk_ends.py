@@ -3,14 +3,17 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnemax.configs.load import load_model
+from mnemax.errors import UserError
 from mnemax.layers.attention import Attention
 from mnemax.layers.memories import Place
 from mnemax.layers.memories.chunk_ends import ChunkEnds, ChunkEndsConfig
 from mnemax.layers.param import Init
+from mnemax.models.params import weights
 
 SPEC = {"k": jax.ShapeDtypeStruct((1, 1), jnp.dtype("float32"))}
 
@@ -72,3 +75,9 @@ def test_keys_have_read_their_chunk_and_no_more():
     assert np.allclose(whole[:, :2], changed[:, :2], atol=1e-6)
     assert (np.abs(whole - changed)[:, 2:6].max(axis=(0, 2, 3)) > 1e-4).all()
     np.testing.assert_allclose(whole[:, 6:], changed[:, 6:], atol=1e-6)
+
+
+@pytest.mark.parametrize(("width", "words"), [(66, "not divisible by heads"), (60, "a head is 15 wide")])
+def test_heads_that_the_width_does_not_fit(width, words):
+    with pytest.raises(UserError, match=words):
+        weights(load_model("attamba", [f"width={width}"]))

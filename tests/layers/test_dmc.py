@@ -5,13 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mnemax.configs.load import load_model
 from mnemax.configs.schema import ModelConfig
 from mnemax.layers.memories import Place, Reader
 from mnemax.layers.memories.dmc import DMC, DMCConfig
 from mnemax.layers.param import Init
 from mnemax.layers.projections.gqa import GQA, GQAConfig
+from mnemax.layers.rotary import RotaryConfig
+from mnemax.models.params import bind, init_params
 
-B, T, K, H = 2, 19, 2, 4
+B, T, K, H, THETA = 2, 19, 2, 4, 10.0
 PROJECTION = GQAConfig(heads=2, kv_heads=K, head_width=H, rope=None)
 LAYER = {"attention": {"projection": PROJECTION.model_dump()}, "feedforward": {"kind": "glu", "width": 8}}
 MODEL = ModelConfig.model_validate({"width": 8, "vocab_size": 9, "dtype": "float32", "stages": [{"layers": [LAYER]}]})
@@ -30,8 +33,8 @@ def place(starts=(0,)) -> Place:
     return Place(jnp.arange(T), jnp.asarray(np.tile(np.arange(T) - start, (B, 1))))
 
 
-def read(config: DMCConfig, query, entry, where: Place):
-    projection = GQA(PROJECTION, MODEL, Init(MODEL, jax.random.key(0)), reads=False)
+def read(config: DMCConfig, query, entry, where: Place, kind: GQAConfig = PROJECTION):
+    projection = GQA(kind, MODEL, Init(MODEL, jax.random.key(0)), reads=False)
     entry = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in entry.items()}
     query = jnp.asarray(query, jnp.float32)
     view = DMC(config).view(entry, where, Reader(query, projection, None, "auto"))
@@ -70,10 +73,20 @@ def test_a_list_of_slots(problem, least, slack, starts):
     assert (forced > 0) == (least > 1)
 
 
-def test_the_gradient_is_that_of_the_soft_form(problem):
+def turned(x, at: int):
+    """A vector of H numbers rotated by its place, in pairs of half-split channels."""
+    angle = at * THETA ** (-np.arange(0, H, 2) / H)
+    first, second = x[: H // 2], x[H // 2 :]
+    return np.concatenate([first * np.cos(angle) - second * np.sin(angle), second * np.cos(angle) + first * np.sin(angle)])
+
+
+@pytest.mark.parametrize("rotated", [False, True], ids=["plain", "rotated when read"])
+def test_the_gradient_is_that_of_the_soft_form(problem, rotated):
     """Soft: running means by soft decisions, each fading by the next token's; the cotangent is that of the hard outputs."""
     query, entry = problem
-    out = read(DMCConfig(), query, entry, place())
+    kind = GQAConfig(heads=2, kv_heads=K, head_width=H, rope=RotaryConfig(theta=THETA), rotated="read") if rotated else PROJECTION
+    turn = turned if rotated else lambda x, at: x
+    out = read(DMCConfig(), query, entry, place(), kind)
 
     def weighed(decision) -> float:
         """<2 out, soft outputs>, whose derivative is that of the sum of squared outputs."""
@@ -85,13 +98,26 @@ def test_the_gradient_is_that_of_the_soft_form(problem):
                     (z, k, v, _), a, w = slots[-1], alpha[b, t, h], entry["importance"][b, t, h]
                     slots[-1] = (z, k, v, 1 - a)
                     slots.append((a * z + w, a * k + w * entry["k"][b, t, h], a * v + w * entry["v"][b, t, h], 1.0))
-                    total += 2 * np.asarray(out)[b, t, h] @ attention(query[b, t, h], slots[1:])
+                    seen = [(z, turn(k, j), v, left) for j, (z, k, v, left) in enumerate(slots[1:])]
+                    total += 2 * np.asarray(out)[b, t, h] @ attention(turn(query[b, t, h], t), seen)
         return total
 
     def squares(decision):
-        return jnp.sum(jnp.square(read(DMCConfig(), query, entry | {"decision": decision}, place())))
+        return jnp.sum(jnp.square(read(DMCConfig(), query, entry | {"decision": decision}, place(), kind)))
 
     direction = np.random.default_rng(1).standard_normal((B, T, K))
     found = jnp.sum(jax.grad(squares)(jnp.asarray(entry["decision"], jnp.float32)) * direction)
     ahead, behind = (weighed(entry["decision"] + sign * 1e-5 * direction) for sign in (1, -1))
     np.testing.assert_allclose(found, (ahead - behind) / 2e-5, rtol=1e-3)
+
+
+def test_gradients_reach_weights_that_attention_uses():
+    """key_driven deals queries to keys by the weights of the keys, inside of the attention."""
+    config = load_model(
+        "dmc", ["dtype=float32", "layer.attention.projection={kind: key_driven, heads: 4, kv_heads: 2, head_width: 16}"]
+    )
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, config.vocab_size, (2, 9)))
+    params = init_params(config, jax.random.key(0))
+    grads = jax.jit(jax.grad(lambda p: jnp.sum(jnp.square(bind(config, p)(tokens)[0]))))(params)
+    assert all(np.isfinite(g).all() for g in grads.values())
+    assert np.abs(grads["stages.0.layers.0.attention.projection.w_k"]).max() > 0

@@ -20,6 +20,7 @@ from mnemax.layers.param import Init
 from mnemax.layers.projections import Projection
 from tests.golden import kvm as golden
 
+SSM = {"heads": 4, "head_width": 8, "state_width": 8}
 KEY_HEADS, GROUP, WIDTH, VALUE_WIDTH, LENGTH = 2, 2, 6, 5, 43
 SPEC = {
     "k": jax.ShapeDtypeStruct((KEY_HEADS, WIDTH), jnp.dtype("float32")),
@@ -233,6 +234,7 @@ def test_refused_fields(fields, words):
     [
         ({"memory": {"rotated": 4}}, "rotates 8 channels"),
         ({"memory": {"rotated": 16}, "projection": {"rope": {"fraction": 1.0}}}, "leave channels unrotated"),
+        ({"memory": {"rotated": 0}, "projection": {"kind": "attamba", "heads": 4, "chunk": 4, "ssm": SSM}}, "rotates whole keys"),
         ({"memory": {"gate_appends": True}, "retention": None}, "needs the gate 'merge'"),
     ],
 )
@@ -243,7 +245,7 @@ def test_refused_attention(fields, words):
         "retention": {"kind": "merge_gate"},
     }
     for field, changed in fields.items():
-        attention[field] = changed if changed is None else attention[field] | changed
+        attention[field] = changed if changed is None or "kind" in changed else attention[field] | changed
     with pytest.raises(ValidationError, match=words):
         AttentionConfig.model_validate(attention)
 

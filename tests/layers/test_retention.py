@@ -186,3 +186,15 @@ def test_snapkv_drops_the_decoded_before_the_prompt():
     for b, n in np.ndindex(2, KEYS):
         assert {LENGTH - 2, LENGTH - 1} <= set(kept[b, :, n].tolist())
         assert set(kept[b, :, n].tolist()) - {LENGTH - 2, LENGTH - 1} <= set(chosen[b, :, n].tolist())
+
+
+def test_a_decoded_token_reads_no_more_than_the_budget_with_snapkv():
+    memory, policy = Bounded(BoundedConfig(budget=8, recent=2)), SnapKV(4, 1)
+    state, _, _ = call(memory, policy, empty(memory), 0, 30)
+    state, _, out = call(memory, policy, state, 30, 1)
+    for b, h in np.ndindex(2, HEADS):
+        n = h * KEYS // HEADS
+        kept = np.asarray(state["index"])[b, :, n]
+        kept = kept[kept >= STARTS[b, 30]]
+        p = np.exp(SCALE * K[b, kept, n] @ Q[b, 30, h])
+        np.testing.assert_allclose(out[b, 0, h], p @ V[b, kept, n] / p.sum(), rtol=1e-4, atol=1e-5)

@@ -140,6 +140,17 @@ def gated(kind: str) -> list[dict]:
     return [{"layers": [{"attention": {"projection": projection, "memory": {"kind": "linear"}, "output_gate": "head"}}]}]
 
 
+def of_a_matrix(**reader) -> list[dict]:
+    """A layer that reads a matrix that another writes."""
+    memory = {"kind": "linear"}
+    if reader.get("kind") is None:
+        projection, own = {"kind": "gqa", "heads": 4, "kv_heads": 4, "head_width": 16, "rope": None}, reader.pop("projection", {})
+    else:
+        projection, own = {"kind": reader.pop("kind"), "heads": 4, "head_width": 16}, {}
+    writer = {"attention": {"projection": projection, "memory": memory, "write": "m"}}
+    return [{"layers": [writer, {"attention": {"projection": projection | own, "read": "m"} | reader}]}]
+
+
 def other_rope() -> list[dict]:
     return [{"layers": [{"attention": {"write": "kv"}}, {"attention": {"read": "kv", "projection": {"rope": {"theta": 5.0}}}}]}]
 
@@ -157,6 +168,9 @@ def other_rope() -> list[dict]:
         ([{"layers": [{}], "trained_passes": 3}], "trained_passes (3) are the last of 'passes', which is not set"),
         (residual_of("z"), "entry_residual.leaves: 'z' has shape none here and none where 'first' is written"),
         (gated("gated_retention"), "output_gate: head would gate what projection gated_retention gates itself"),
+        (of_a_matrix(sink_logits=True), "are of logits, of which memory linear"),
+        (of_a_matrix(projection={"softcap": 30.0}), "are of logits, of which memory linear"),
+        (of_a_matrix(kind="gated_retention", output_gate="head"), "would gate what projection gated_retention gates itself"),
         (other_rope(), "projection cannot read 'kv': rope is"),
     ],
 )

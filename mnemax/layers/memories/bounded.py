@@ -126,7 +126,7 @@ class Bounded(Memory):
         entry = retention.observe(entry, place, reader)
         old = jax.tree.map(laid_out_as, state["entries"], entry)
         index = laid_out_as(state["index"], entry["retention"])
-        if place.positions.shape[1] == 1 and not retention.deferred:
+        if place.positions.shape[1] == 1:
             return self._step(old, index, entry, place, reader)
         both, indices = beside(old, entry), beside(index, _indices(entry, place))
         if retention.deferred:

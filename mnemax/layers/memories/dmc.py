@@ -9,7 +9,7 @@ that, which is what decoding does. Gradients are those of the soft form, in whic
 token j fades by log(1 - alpha_{j+1}) for the queries after it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal, override
 
@@ -30,7 +30,7 @@ GONE = -1e4  # the logit of a mean that is certainly merged away
 
 
 class DMCConfig(MemoryConfig):
-    """Runs of tokens merged into weighted means, as each key head decides; at most `1 + slack + t // least` slots."""
+    """Runs of tokens merged into weighted means, as each key head decides; of t tokens at most `1 + slack + (t - 1) // least`."""
 
     kind: Literal["dmc"] = "dmc"
     takes: ClassVar[frozenset[str]] = frozenset({"decision", "importance"})
@@ -184,43 +184,41 @@ class Merged:
 
     def read(self, query, projection: "Projection", place: Place, implementation: str):
         """Hard decisions forward, soft ones backward."""
-        attend = partial(projection.attend, implementation=implementation)
-        return _straight_through(partial(self._hard, attend), partial(self._soft, attend), query, self.entry, self)
+        hard, soft = (partial(form, implementation) for form in (self._hard, self._soft))
+        return _straight_through(hard, soft, (projection, query, self.entry), self)
 
     @staticmethod
-    def _hard(attend, query, entry: Entry, view: "Merged"):
+    def _hard(implementation: str, projection: "Projection", query, entry: Entry, view: "Merged"):
         place = view.place
         means = means_of(entry, view.merged.astype(jnp.float32))
         mask = Mask(place.index, place.start, place.index[None], aligned=True)
-        return attend(query, means, mask, evict_at=gone_at(view.merged, place))
+        return projection.attend(query, means, mask, implementation, evict_at=gone_at(view.merged, place))
 
     @staticmethod
-    def _soft(attend, query, entry: Entry, view: "Merged"):
+    def _soft(implementation: str, projection: "Projection", query, entry: Entry, view: "Merged"):
         place, a = view.place, entry["decision"]
         begins = place.positions[..., None] == 0
         alpha = jnp.where(begins, 0.0, jnp.where(view.forced, 1.0, jax.nn.sigmoid(a)))
         means = means_of(entry, alpha)
         fade = jnp.where(view.forced, GONE, jax.nn.log_sigmoid(-a))[:, 1:]
         fade = jnp.pad(fade, ((0, 0), (0, 1), (0, 0)))
-        # A token sees its own mean unfaded: read alone, beside those of the tokens before it, which are one index late. The last
-        # token of a document has none after it.
-        ends = jnp.pad(begins[:, 1:, 0], ((0, 0), (0, 1)), constant_values=True)
-        late = jnp.where(ends, -1, place.index + 1)
-        earlier = attend(query, means, Mask(place.index, place.start, late), key_bias=fade)
-        own = attend(query, means, Mask(place.index, place.start, place.index[None], window=1, aligned=True))
+        # A token sees its own mean unfaded: read alone, beside those of the tokens before it.
+        mask = Mask(place.index, place.start, place.index[None], aligned=True)
+        earlier = projection.attend(query, means, replace(mask, strict=True), implementation, key_bias=fade)
+        own = projection.attend(query, means, replace(mask, window=1), implementation)
         return merge(earlier, own)
 
 
-def _straight_through(hard, soft, query, entry: Entry, view: Merged):
-    """hard(query, entry, view) with the gradient of soft(query, entry, view)."""
+def _straight_through(hard, soft, inputs: tuple, view: Merged):
+    """hard(*inputs, view) with the gradient of soft(*inputs, view)."""
 
     @jax.custom_vjp
-    def run(query, entry, view):
-        return hard(query, entry, view)
+    def run(inputs, view):
+        return hard(*inputs, view)
 
-    def forward(query, entry, view):
-        _, pull = jax.vjp(lambda query, entry: soft(query, entry, view), query, entry)
-        return hard(query, entry, view), pull
+    def forward(inputs, view):
+        _, pull = jax.vjp(lambda inputs: soft(*inputs, view), inputs)
+        return hard(*inputs, view), pull
 
     run.defvjp(forward, lambda pull, cotangents: (*pull(cotangents), None))
-    return run(query, entry, view)
+    return run(inputs, view)

@@ -120,6 +120,8 @@ class KVMConfig(MemoryConfig):
             return f"sums keys and values, and {reason}"
         rope, width = (getattr(attention.projection, field, None) for field in ("rope", "head_width"))
         rotated = 0 if rope is None or width is None else 2 * (int(width * rope.fraction) // 2)
+        if rope is not None and width is None:
+            return "averages keys over positions, and this projection rotates whole keys (rope)"
         if self.rotated != rotated:
             return f"says rotated: {self.rotated}, but the projection rotates {rotated} channels of a key (rope.fraction)"
         if width is not None and rotated >= width:

@@ -45,6 +45,8 @@ class MatrixConfig(MemoryConfig):
         late = rope is not None and rotated == "read"
         if late:
             return "sums keys, which projection.rotated: read would rotate too late"
+        if getattr(attention.projection, "softcap", None) is not None:
+            return "has no logits, which projection.softcap would cap"
         reason = attention.projection.unpaired or attention.projection.remade
         return None if reason is None else f"sums products of keys and values, and {reason}"
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from pydantic import model_validator
 
 from mnemax.configs.base import NonNegativeInt, PositiveInt
+from mnemax.errors import UserError
 from mnemax.kernels import recurrence
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
@@ -58,7 +59,11 @@ class AttambaConfig(ProjectionConfig):
 
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
+        if model.width % self.heads:
+            raise UserError(f"projection attamba: model.width ({model.width}) is not divisible by heads ({self.heads}).")
         head = leaf((self.heads, model.width // self.heads), model)
+        if self.rope is not None and int(head.shape[1] * self.rope.fraction) % 2:
+            raise UserError(f"projection attamba: rope rotates pairs, and a head is {head.shape[1]} wide (model.width / heads).")
         return {"k": head, "v": head}
 
     @override

@@ -3,7 +3,7 @@
 kv_heads = heads is multi-head attention, kv_heads = 1 multi-query attention.
 """
 
-from typing import TYPE_CHECKING, Literal, Self, override
+from typing import TYPE_CHECKING, Any, Literal, Self, override
 
 import jax
 from jaxtyping import Array, Float
@@ -51,6 +51,13 @@ class GQAConfig(ProjectionConfig):
     """Multiplies the logits; default head_width^-1/2."""
     softcap: PositiveFloat | None = None
     """c of c tanh(logit / c) (Gemma-2)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_spelling(cls, given: Any) -> Any:
+        """Values that are said to be as wide as keys are those of the default: exports and comparisons see one model."""
+        as_wide = isinstance(given, dict) and given.get("value_width") == given.get("head_width")
+        return {**given, "value_width": None} if as_wide else given
 
     @model_validator(mode="after")
     def _divides(self) -> Self:

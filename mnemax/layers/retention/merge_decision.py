@@ -62,10 +62,13 @@ class MergeDecision(Retention):
 
     @override
     def aux(self, gates: Entry, place: Place) -> Aux:
-        """max(0, 1 - 1/compression - share of tokens that merge), hard decisions with the gradient of soft ones."""
+        """max(0, 1 - 1/compression - share of tokens that decide to merge), hard decisions with the gradient of soft ones.
+
+        A document's first token has nothing to merge with, whatever it decides.
+        """
         if self.config.weight == 0:
             return {}
         a = gates["decision"]
         soft = jax.nn.sigmoid(a)
-        merged = jnp.mean(soft + jax.lax.stop_gradient((a > 0) - soft))
+        merged = jnp.mean((soft + jax.lax.stop_gradient((a > 0) - soft)) * (place.positions[..., None] > 0))
         return {"compression": self.config.weight * jax.nn.relu(1 - 1 / self.config.compression - merged)}
