@@ -81,8 +81,9 @@ class GLA(MLA):
 
     @override
     def expand(self, entries: Entry) -> tuple[Float[Array, "B S N H"], Float[Array, "B S N Hv"]]:
-        N = self.config.heads
-        c = shard(jnp.repeat(entries["k"], N // self.latent_heads, axis=2), "batch", "seq", "heads", "latent")
+        N, (B, S, J, R) = self.config.heads, entries["k"].shape
+        c = jnp.broadcast_to(entries["k"][:, :, :, None], (B, S, J, N // J, R)).reshape(B, S, N, R)
+        c = shard(c, "batch", "seq", "heads", "latent")
         k_n = linear("bsnr,rnh->bsnh", c, self.u_k, axes=("batch", "seq", "heads", "head"))
         v = linear("bsnr,rnh->bsnh", c, self.u_v, axes=("batch", "seq", "heads", "head"))
         return jnp.concatenate([k_n, for_all(entries["k_rope"], N, "heads")], axis=-1), v

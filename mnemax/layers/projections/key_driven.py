@@ -55,7 +55,7 @@ class KeyDriven(GQA):
 
 def allocation(w_k: Float[Array, "D K H"], heads: int) -> Int[Array, " N"]:
     """The key head that each of `heads` query heads reads; it has no gradient."""
-    n = jnp.sqrt(jnp.sum(jnp.square(jax.lax.stop_gradient(w_k)), axis=(0, 2)))
+    n = shard(jnp.sqrt(jnp.sum(jnp.square(jax.lax.stop_gradient(w_k)), axis=(0, 2))), "slots")  # every device deals all heads
     m = (n - n.min()) / jnp.maximum(n.max() - n.min(), 1e-12)
     a = jnp.maximum(1, jnp.round(heads * m / jnp.maximum(m.sum(), 1e-12))).astype(jnp.int32)
 
