@@ -3,18 +3,21 @@
 import contextlib
 import errno
 import json
+import math
 import shutil
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnemax.errors import UserError
 from mnemax.evaluation.accounting import human
+from mnemax.training.metrics import read
 
 if TYPE_CHECKING:
     import grain
+    from orbax.checkpoint.checkpoint_managers import PolicyCheckpointInfo
 
     from mnemax.configs.schema import CheckpointConfig, ModelConfig
     from mnemax.models.params import Params
@@ -28,19 +31,10 @@ class Checkpoints:
 
     def __init__(self, folder: Path, config: "CheckpointConfig"):
         import orbax.checkpoint as ocp
-        from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, EveryNSteps, LatestN
+        from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, EveryNSteps, LatestN
 
-        kept: list[Any] = [LatestN(config.keep_last)]
-        if config.keep_best:
-            # Newest validation loss at the time of saving; checkpoints before the first validation are not among the best.
-            kept.append(
-                BestN(
-                    get_metric_fn=lambda metrics: metrics["validation_loss"],
-                    reverse=True,
-                    n=config.keep_best,
-                    keep_checkpoints_without_metrics=False,
-                )
-            )
+        self.best = BestValidated(config.keep_best, folder)
+        kept: list[Any] = [LatestN(config.keep_last), self.best]
         if config.keep_every is not None:
             kept.append(EveryNSteps(config.keep_every))
         self.folder = folder
@@ -53,22 +47,26 @@ class Checkpoints:
         """Begins to save; the files are written while training goes on.
 
         Raises:
-            UserError: this save or the one before it could not be written; earlier checkpoints are untouched.
+            UserError: this save or the one before it could not be written, or a later step's is there; earlier checkpoints are
+                untouched.
         """
         import grain
         import orbax.checkpoint as ocp
 
         if step in self.manager.all_steps():
             return
-        metrics = None if validation_loss is None else {"validation_loss": validation_loss}
+        if validation_loss is not None:
+            self.best.losses[step] = validation_loss
         tree = as_tree(state)
         with self._writing():
             self.manager.wait_until_finished()
             _need_room(self.folder, tree)
-            self.manager.save(
-                step,
-                args=ocp.args.Composite(state=ocp.args.StandardSave(tree), data=grain.checkpoint.CheckpointSave(iterator)),
-                metrics=metrics,
+            saved = self.manager.save(
+                step, args=ocp.args.Composite(state=ocp.args.StandardSave(tree), data=grain.checkpoint.CheckpointSave(iterator))
+            )
+        if not saved:
+            raise UserError(
+                f"Checkpoint {step} was not written to {self.folder}: one of step {self.manager.latest_step()} is there."
             )
 
     def wait(self) -> None:
@@ -83,13 +81,15 @@ class Checkpoints:
     def restore(self, state: "TrainState", iterator: "grain.DatasetIterator") -> tuple["TrainState", list[str]]:
         """The newest readable checkpoint, laid out as `state` is, and what was wrong with newer ones; moves the iterator too.
 
+        Newer ones are put aside, as checkpoints/STEP.unreadable: orbax writes none before a step that is there.
+
         Raises:
             UserError: there are checkpoints, and none can be read.
         """
         import grain
         import orbax.checkpoint as ocp
 
-        wrong: list[str] = []
+        wrong: dict[int, str] = {}
         for step in sorted(self.manager.all_steps(), reverse=True):
             try:
                 restored = self.manager.restore(
@@ -98,12 +98,24 @@ class Checkpoints:
                         state=ocp.args.StandardRestore(as_tree(state)), data=grain.checkpoint.CheckpointRestore(iterator)
                     ),
                 )
-                return from_tree(state, restored["state"]), wrong
+                self._put_aside(list(wrong))
+                return from_tree(state, restored["state"]), list(wrong.values())
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one checkpoint, the one before it may be whole
-                wrong.append(f"checkpoint {step} cannot be read ({_brief(error)})")
+                wrong[step] = f"checkpoint {step} cannot be read ({_brief(error)})"
         if wrong:
-            raise UserError(f"{self.folder}/checkpoints: {'; '.join(wrong)}.")
-        return state, wrong
+            raise UserError(f"{self.folder}/checkpoints: {'; '.join(wrong.values())}.")
+        return state, []
+
+    def _put_aside(self, steps: list[int]) -> None:
+        import jax
+
+        for step in steps:
+            found, aside = (self.folder / "checkpoints" / f"{step}{suffix}" for suffix in ("", ".unreadable"))
+            if jax.process_index() == 0:
+                shutil.rmtree(aside, ignore_errors=True)
+                found.rename(aside)
+        if steps:
+            self.manager.reload()
 
     def close(self) -> None:
         """Waits for what is being written.
@@ -124,6 +136,25 @@ class Checkpoints:
             steps = self.manager.all_steps()
             last = f"the last good checkpoint is of step {max(steps)}" if steps else "there is no earlier one"
             raise UserError(f"A checkpoint could not be written to {self.folder} ({_brief(error)}); {last}.") from error
+
+
+class BestValidated:
+    """Keeps the checkpoints of the lowest validation losses, each the newest one at the time of saving.
+
+    The losses of a run that is resumed are those of its metrics.jsonl. Orbax's own policy forgets them, and then drops the best.
+    """
+
+    def __init__(self, count: int, folder: Path):
+        self.count = count
+        validated = [(r["step"], r["loss"]) for r in read(folder / "metrics.jsonl") if r["split"] == "validation"]
+        steps = [int(path.name) for path in (folder / "checkpoints").glob("*") if path.name.isdigit()]
+        self.losses = {at: loss for at in sorted(steps) for step, loss in validated if step <= at}  # the last one stays
+
+    def should_preserve(self, checkpoints: "Sequence[PolicyCheckpointInfo]", *, context: Any) -> list[bool]:
+        """For each checkpoint, whether it is among the best; those from before the first validation are not."""
+        known = [one.step for one in checkpoints if math.isfinite(self.losses.get(one.step, math.inf))]
+        best = sorted(known, key=self.losses.__getitem__)[: self.count]
+        return [one.step in best for one in checkpoints]
 
 
 def as_tree(state: "TrainState") -> dict[str, Any]:
@@ -206,10 +237,17 @@ def save_environment(path: Path) -> None:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    git = ["git", "-C", str(Path(__file__).parent)]
-    revision = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    changed = bool(subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False).stdout.strip())
+    revision, changed = _git("rev-parse", "HEAD"), bool(_git("status", "--porcelain"))
     path.write_text(json.dumps({"git": revision or None, "uncommitted": changed, "packages": versions}, indent=2) + "\n")
+
+
+def _git(*command: str) -> str:
+    """What git says of this package's folder; nothing where there is no git."""
+    try:
+        git = ["git", "-C", str(Path(__file__).parent), *command]
+        return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
 
 
 def _need_room(folder: Path, tree: dict[str, Any]) -> None:

@@ -84,7 +84,7 @@ class Trainer:
             if self.resume:
                 state, wrong = checkpoints.restore(state, self.iterator)
                 for sentence in wrong:
-                    console.print(f"[yellow]{self.folder}: {sentence}; trying the one before.")
+                    console.print(f"[yellow]{self.folder}: {sentence}; it is put aside, and the one before it is taken.")
                 done = int(state.step)
                 console.print(f"Resuming at step {done}." if done < self.run.steps else f"All {self.run.steps} steps are done.")
             if int(state.step) == 0:
@@ -94,7 +94,8 @@ class Trainer:
                 checkpoints.wait()
             finally:
                 checkpoints.close()
-        return Outcome(self.folder, int(state.step), self.validated, stop.signal)
+        done = int(state.step) == self.run.steps
+        return Outcome(self.folder, int(state.step), self.validated, None if done else stop.signal)
 
     def _loop(self, state: TrainState, checkpoints: Checkpoints, stop: "StopSignal") -> TrainState:
         run, step = self.run, int(state.step)
@@ -113,10 +114,12 @@ class Trainer:
                 if last or step % run.evaluation.every == 0:
                     log.flush(progress)
                     self._validate(state, step, metrics, progress)
+                    log.restart()
                 if last or step % run.checkpoint.every == 0:
                     log.flush(progress)
                     metrics.flush()
                     checkpoints.save(step, state, self.iterator, self.validation_loss)
+                    log.restart()
             if stop.signal is not None:
                 log.flush(progress)
                 metrics.flush()
@@ -140,6 +143,10 @@ class StepLog:
         self.trainer, self.metrics = trainer, metrics
         self.waiting: list[tuple[int, float, dict[str, jax.Array]]] = []
         self.tokens = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Tokens a second count from here: neither validation nor saving is training."""
         self.since = time.perf_counter()
 
     def add(self, step: int, batch: dict[str, np.ndarray], sums: dict[str, jax.Array]) -> None:
@@ -161,10 +168,11 @@ class StepLog:
         for (step, count, _), sums in zip(self.waiting, fetched, strict=True):
             record = step_record(sums, count)
             self.metrics.write("train", step, record)
+            self._check(step, record)
         record["tokens_per_second"] = self.tokens / seconds
         progress.update(self.waiting[-1][0], record)
-        self._check(self.waiting[-1][0], record)
-        self.waiting, self.tokens, self.since = [], 0, time.perf_counter()
+        self.waiting, self.tokens = [], 0
+        self.restart()
 
     def _check(self, step: int, record: dict[str, float]) -> None:
         training = self.trainer.run.training
@@ -185,7 +193,7 @@ def step_record(sums: dict[str, np.ndarray], count: float) -> Record:
 
 def mean_record(sums: dict[str, float], tokens: float, count: float) -> Record:
     """The sums over tokens as means: `loss` (nats), `accuracy`, ..., and `bits_per_byte` where tokens stand for bytes of text."""
-    record = {name: value / tokens for name, value in sums.items()}
+    record = {name: value / max(tokens, 1.0) for name, value in sums.items()}
     record["accuracy"] = record.pop("hits")
     return record | ({"bits_per_byte": bits_per_byte(sums["nll"], count)} if count else {})
 
@@ -251,15 +259,19 @@ def check_resumable(run: RunConfig, folder: Path) -> None:
 
 
 def _kept(run: RunConfig) -> dict[str, Any]:
-    """What the optimiser's state and the position in the data mean nothing without."""
-    data = run.data
+    """What the optimiser's state and the position in the data mean nothing without. Files may have been moved."""
+    data, optimizer = run.data, run.optimizer
+    rates = (optimizer.embedding_lr, optimizer.hidden_lr, optimizer.readout_lr)
     return {
         "seed": run.seed,
         "objective.kind": getattr(run.objective, "kind", ""),
-        "optimizer.kind": run.optimizer.kind,
+        "optimizer.kind": optimizer.kind,
+        "optimizer.(embedding_lr, hidden_lr, readout_lr) = 1": all(rate == 1.0 for rate in rates),
+        "data.tokenizer": data.tokenizer.model_dump(exclude={"path"}),
+        "data.batch_size": data.batch_size,
         "data.packing": data.packing,
         "data.sequence_length": data.sequence_length,
-        "data.sources": [{"kind": getattr(source, "kind", "")} for source in data.sources],
+        "data.sources": [source.model_dump(exclude={"path"}) for source in data.sources],
     }
 
 

@@ -234,6 +234,9 @@ RESUMED = {
     "optimiser": (["optimizer.kind=muon"], ["optimizer.kind is 'adamw' there and 'muon' here"]),
     "seed": (["seed=1"], ["seed is 0 there and 1 here"]),
     "packing": (["data.packing=first_fit"], ["data.packing is 'concat' there and 'first_fit' here"]),
+    "batch": (["data.batch_size=16"], ["data.batch_size is 8 there and 16 here"]),
+    "tokenizer": (["data.tokenizer={kind: symbols, vocab_size: 264}"], ["data.tokenizer.kind is 'bytes' there and 'symbols' here"]),
+    "rates": (["optimizer.hidden_lr=0.5"], ["hidden_lr, readout_lr) = 1 is True there and False here"]),
     "source": (["data.sources=[{kind: jsonl, path: x}]"], ["data.sources[0].kind is 'text' there and 'jsonl' here"]),
 }
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from mnemax.configs.load import shipped
+from mnemax.errors import UserError
+from mnemax.launch.runs import choose_folder
 from mnemax.launch.sampling import prompt_ids, visible
 from mnemax.models.folder import open_model
 from mnemax.models.generate import Generator, Sampling
@@ -78,6 +80,17 @@ def test_runs_are_numbered_and_the_newest_is_resumed(mnemax, folder):
     assert (folder / "runs" / "tiny-2" / "checkpoints" / "2").exists()
     result = mnemax("train", "runs/tiny-2", "steps=2", "--resume", *QUICK)
     assert (result.code, "All 2 steps are done." in result.out) == (0, True)
+
+
+def test_a_new_run_leaves_alone_what_lies_under_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    imported = tmp_path / "runs" / "w[64]"
+    imported.mkdir(parents=True)
+    assert choose_folder("w[64]", None, resume=False) == Path("runs/w[64]")
+    (imported / "model.yaml").write_text("")
+    assert choose_folder("w[64]", None, resume=False) == Path("runs/w[64]-2")
+    with pytest.raises(UserError, match=r"There is no run named 'w\[64\]'"):
+        choose_folder("w[64]", None, resume=True)
 
 
 def test_out_name_and_overrides(mnemax, folder):

@@ -1,5 +1,6 @@
 """A run that is stopped, killed or damaged and then resumed gives the same losses bit for bit as one that nothing happened to."""
 
+import itertools
 import os
 import random
 import shutil
@@ -17,6 +18,7 @@ from mnemax.configs.load import load_model, load_run, shipped
 from mnemax.configs.schema import RunConfig
 from mnemax.errors import UserError
 from mnemax.training import trainer
+from mnemax.training.checkpoint import load_params
 from mnemax.training.metrics import read
 
 STEPS, STOPPED = 12, 7
@@ -101,6 +103,30 @@ def test_stopped_and_damaged_runs_resume_exactly(model, mesh, tmp_path, monkeypa
     said = " ".join(capsys.readouterr().out.split())
     assert f"checkpoint {STOPPED} cannot be read" in said
     assert "Resuming at step 4." in said
+
+
+def test_a_damaged_last_checkpoint_is_written_again(tmp_path, monkeypatch):
+    """The run that goes on from the one before it ends at the same step, where an unreadable one lies."""
+    run = run_config("mqa", {})
+    trainer.train(run, tmp_path / "run")
+    whole, last = records(tmp_path / "run"), tmp_path / "run" / "checkpoints" / str(STEPS)
+    damage(last)
+    assert trainer.train(run, tmp_path / "run", resume=True).step == STEPS
+    assert records(tmp_path / "run") == whole
+    assert last.is_dir() and last.with_suffix(".unreadable").is_dir()
+    assert load_params(tmp_path / "run", run.model)[1] == STEPS
+
+
+def test_the_best_checkpoint_stays_after_resuming(tmp_path, monkeypatch):
+    """Losses grow from the first validation on, in a run that is stopped and goes on."""
+    losses = itertools.count(1.0)
+    monkeypatch.setattr(trainer.Validation, "__call__", lambda self, params: {"loss": next(losses), "accuracy": 0.0})
+    fields = {"evaluation": {"every": 2, "batches": 1, "samples": 0}, "checkpoint": {"every": 2, "keep_last": 1, "keep_best": 1}}
+    run = run_config("mqa", {}, **fields)
+    train_until(run, tmp_path / "run", 5, monkeypatch)
+    trainer.train(run, tmp_path / "run", resume=True)
+    kept = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.isdigit()}
+    assert kept == {"2", str(STEPS)}
 
 
 def damage(checkpoint: Path) -> None:

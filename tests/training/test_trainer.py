@@ -1,9 +1,12 @@
 """What the loop refuses."""
 
+import json
+
 import pytest
 
 from mnemax.errors import UserError
 from mnemax.training import step, trainer
+from mnemax.training.checkpoint import save_environment
 from tests.training.runs import tiny_run
 
 
@@ -15,6 +18,21 @@ def test_too_many_skipped_updates_stop_the_run(tmp_path, monkeypatch):
     sentence = r"Training stopped at step 3: 3 updates in a row were skipped .*training.max_skipped is 2.*optimizer.peak_lr"
     with pytest.raises(UserError, match=sentence):
         trainer.train(run, tmp_path)
+
+
+def test_a_streak_of_skipped_updates_is_seen_between_two_lines_of_the_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(step, "NORM_SETTLES", 0)
+    run = tiny_run(
+        training={"max_skipped": 2}, data={"sequence_length": 24, "batch_size": 8}, log={"every": 100, "tensorboard": False}
+    )
+    with pytest.raises(UserError, match=r"Training stopped at step 3: 3 updates in a row"):
+        trainer.train(run, tmp_path)
+
+
+def test_git_is_not_needed(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    save_environment(tmp_path / "environment.json")
+    assert json.loads((tmp_path / "environment.json").read_text())["git"] is None
 
 
 @pytest.mark.parametrize(("mesh", "rows", "sentence"), [

@@ -103,5 +103,6 @@ class TPLA(MLA):
 
     @override
     def output(self, out: Float[Array, "B T N Hv"], x: Float[Array, "B T D"], query) -> Float[Array, "B T D"]:
+        out = shard(out, "batch", "seq", "slots", "latent")  # a slice's heads may be fewer than the devices that share all
         c = shard(jnp.concatenate(jnp.split(out, self.slices, axis=2), axis=-1), "batch", "seq", "heads", "latent")
         return super().output(linear("btnr,rnh->btnh", c, self.u_v, axes=("batch", "seq", "heads", "head")), x, query)
