@@ -14,6 +14,7 @@ from rich.console import Console
 
 from mnemax.configs import load
 from mnemax.configs.schema import RunConfig
+from mnemax.data.config import HFTokenizer
 from mnemax.data.pipeline import train_iterator, validation_batches
 from mnemax.data.tokenizers import Tokenizer, check_vocabulary, load_tokenizer
 from mnemax.errors import UserError
@@ -60,6 +61,8 @@ class Trainer:
             check_start(run)
         self.tokenizer = load_tokenizer(run.data.tokenizer)
         check_vocabulary(self.tokenizer, run.model.vocab_size)
+        if resume:
+            check_same_tokenizer(self.tokenizer, folder)
         check_prompt(run, self.tokenizer)
         self.mesh = make_mesh(run.mesh)
         check_batch(run.data.batch_size // run.training.accumulate, self.mesh)
@@ -267,12 +270,24 @@ def _kept(run: RunConfig) -> dict[str, Any]:
         "objective.kind": getattr(run.objective, "kind", ""),
         "optimizer.kind": optimizer.kind,
         "optimizer.(embedding_lr, hidden_lr, readout_lr) = 1": all(rate == 1.0 for rate in rates),
-        "data.tokenizer": data.tokenizer.model_dump(exclude={"path"}),
         "data.batch_size": data.batch_size,
         "data.packing": data.packing,
         "data.sequence_length": data.sequence_length,
         "data.sources": [source.model_dump(exclude={"path"}) for source in data.sources],
     }
+
+
+def check_same_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Refuses to resume with other ids for the same text, wherever the tokenizer lies.
+
+    Raises:
+        UserError: the run was trained with another one.
+    """
+    saved = folder / "tokenizer"
+    if not (saved / "tokenizer.json").is_file():
+        return
+    if load_tokenizer(HFTokenizer(path=str(saved))).fingerprint != tokenizer.fingerprint:
+        raise UserError(f"{folder} was trained with another tokenizer than data.tokenizer; its own is {saved}.")
 
 
 def check_prompt(run: RunConfig, tokenizer: Tokenizer) -> None:

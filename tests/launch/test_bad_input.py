@@ -235,7 +235,6 @@ RESUMED = {
     "seed": (["seed=1"], ["seed is 0 there and 1 here"]),
     "packing": (["data.packing=first_fit"], ["data.packing is 'concat' there and 'first_fit' here"]),
     "batch": (["data.batch_size=16"], ["data.batch_size is 8 there and 16 here"]),
-    "tokenizer": (["data.tokenizer={kind: symbols, vocab_size: 264}"], ["data.tokenizer.kind is 'bytes' there and 'symbols' here"]),
     "rates": (["optimizer.hidden_lr=0.5"], ["hidden_lr, readout_lr) = 1 is True there and False here"]),
     "source": (["data.sources=[{kind: jsonl, path: x}]"], ["data.sources[0].kind is 'text' there and 'jsonl' here"]),
 }
@@ -247,6 +246,11 @@ def test_resuming_another_run(name, mnemax, trained):
     before = (trained[0] / "config.yaml").read_bytes()
     refused(mnemax("train", "tiny.yaml", *overrides, "--resume", "--out", trained[0]), "these fields differ: ", *parts)
     assert (trained[0] / "config.yaml").read_bytes() == before
+
+
+def test_resuming_with_another_tokenizer(mnemax, trained):
+    other = mnemax("train", "tiny.yaml", "data.tokenizer={kind: symbols, vocab_size: 64}", "--resume", "--out", trained[0])
+    refused(other, "was trained with another tokenizer than data.tokenizer; its own is ")
 
 
 def test_sample(mnemax, trained, folder):
