@@ -1,6 +1,7 @@
 """Writing files: what the file system refuses becomes a sentence."""
 
 import contextlib
+import os
 from collections.abc import Generator
 from pathlib import Path
 
@@ -14,6 +15,13 @@ def refuse_taken(folder: Path) -> None:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not an empty folder; name a new one.")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that others may read at any time: they find the old text or the new one, whatever happens meanwhile."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)
 
 
 @contextlib.contextmanager

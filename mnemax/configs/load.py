@@ -15,6 +15,7 @@ from mnemax.configs.base import Config
 from mnemax.configs.merge import merge
 from mnemax.configs.schema import ModelConfig, RunConfig
 from mnemax.errors import UserError
+from mnemax.files import write_whole
 
 SHIPPED = Path(__file__).parent
 DEFAULT = "default"
@@ -48,9 +49,11 @@ def is_run(source: str | Path) -> bool:
 
 
 def load_model(source: str, overrides: Sequence[str] = ()) -> ModelConfig:
-    """A model from a shipped model's or experiment's name, a run's folder, or a file of either."""
+    """A model from a shipped model's or experiment's name, the folder of a run or of an import, or a file of either."""
     if is_run(source):
         source = f"{source}/config.yaml"
+    elif (Path(source) / "model.yaml").is_file():
+        source = f"{source}/model.yaml"
     tree = _read(source, "models" if source in shipped("models") else "experiments")
     if "model" in tree:
         return validate(RunConfig, {"name": Path(source).stem, **_override(tree, overrides)}, source).model
@@ -67,7 +70,7 @@ def validate[C: Config](kind: type[C], tree: Any, source: str) -> C:
 
 def save(config: Config, path: Path) -> None:
     """Writes the resolved configuration as YAML."""
-    path.write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_none=False), sort_keys=False))
+    write_whole(path, yaml.safe_dump(config.model_dump(mode="json", exclude_none=False), sort_keys=False))
 
 
 def _read(source: str, folder: str, seen: tuple[Path, ...] = ()) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Rows:
         self.spans = spans.nonempty()
         self.total = int(self.spans.positions.sum())
         self.count = self.total // length if seed is not None else -(-self.total // length)
-        self._epoch = -1, *self._stream(-1)
+        self._epochs: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
 
     def __len__(self) -> int:
         return self.count
@@ -42,9 +42,7 @@ class Rows:
     def __call__(self, index: int, row: int) -> Row:
         """Row number `row` of the epoch that `index`, counted over all epochs, is in."""
         epoch = index // self.count
-        if self._epoch[0] != epoch:
-            self._epoch = epoch, *self._stream(epoch)
-        _, order, ends, offset = self._epoch
+        order, ends, offset = self._ordered(epoch)
         out = empty_row(self.length)
         filled = segment = 0
         begin, stop = (
@@ -65,6 +63,13 @@ class Rows:
             )
             filled += n
         return out
+
+    def _ordered(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """`_stream` of an epoch, remembered of the latest two: at its end threads read rows of either."""
+        known = self._epochs  # replaced as a whole, never changed
+        if epoch not in known:
+            known = self._epochs = dict([*list(known.items())[-1:], (epoch, self._stream(epoch))])
+        return known[epoch]
 
     def _stream(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
         """The order of the spans in an epoch, where each ends in its stream, and where its first row starts."""

@@ -1,10 +1,11 @@
 """Tokenizers: text to ids and back, and how many bytes of text each id stands for."""
 
 import codecs
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,8 +56,13 @@ class Tokenizer:
         Raises:
             UserError: the vocabulary cannot spell it.
         """
-        try:
+        with self._spelling(text):
             return self.backend.encode(text, add_special_tokens=False).ids
+
+    @contextlib.contextmanager
+    def _spelling(self, text: str) -> Generator[None]:
+        try:
+            yield
         except Exception as error:  # tokenizers raises bare Exception
             raise UserError(f"The tokenizer of {self.vocab_size} ids cannot spell {text[:40]!r}: {reason(error)}.") from error
 
@@ -81,7 +87,8 @@ class Tokenizer:
         for group in _groups(texts):
             parts = [_parts(text) if self._byte_pieces is not None else [text] for text in group]
             flat = [part for text in parts for part in text]
-            encoded = iter(self.backend.encode_batch_fast(flat, add_special_tokens=False))
+            with self._spelling(flat[0]):
+                encoded = iter(self.backend.encode_batch_fast(flat, add_special_tokens=False))
             for text in parts:
                 yield np.concatenate([np.asarray(next(encoded).ids, self.dtype) for _ in text])
 

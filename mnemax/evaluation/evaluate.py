@@ -18,7 +18,7 @@ from mnemax.data.tasks import TaskConfig
 from mnemax.errors import UserError
 from mnemax.evaluation import accounting
 from mnemax.evaluation.measures import MeasureConfig, Result, Subject
-from mnemax.files import writing
+from mnemax.files import write_whole, writing
 from mnemax.models.folder import Model, open_model, read_config
 from mnemax.models.params import bind, different, weights
 
@@ -64,9 +64,7 @@ def evaluate(
         result = _measured(name, measure, subject, console)
         results["tasks"][name] = result | {"settings": settings}
         with writing(file):
-            temporary = file.with_name(f"{file.name}.tmp")
-            temporary.write_text(json.dumps(results, indent=1) + "\n")
-            temporary.replace(file)
+            write_whole(file, json.dumps(results, indent=1) + "\n")
         console.print(f"{name}: {said(result)}", soft_wrap=True)
     return results
 

@@ -22,7 +22,7 @@ from mnemax.configs.schema import RunConfig
 from mnemax.configs.sweep import Cell, SweepConfig, cells, load_sweep, quantity, seeds
 from mnemax.errors import UserError
 from mnemax.evaluation.accounting import human
-from mnemax.files import writing
+from mnemax.files import write_whole, writing
 from mnemax.launch.runs import SWEEP_LOG, SWEEP_STATE
 from mnemax.training.metrics import read
 
@@ -53,9 +53,7 @@ class Member:
     def write_state(self, state: str, error: str | None = None, seconds: float = 0.0) -> None:
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            temporary = self.folder / "state.tmp"
-            temporary.write_text(json.dumps({"state": state, "error": error, "seconds": seconds}) + "\n")
-            temporary.replace(self.folder / SWEEP_STATE)
+            write_whole(self.folder / SWEEP_STATE, json.dumps({"state": state, "error": error, "seconds": seconds}) + "\n")
 
     @property
     def progress(self) -> str:
@@ -102,7 +100,7 @@ def prepare(name: str, overrides: list[str], out: Path | None, console: Console)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         save(sweep, folder / "sweep.yaml")
-        (folder / "cells.json").write_text(json.dumps(listed, indent=1) + "\n")
+        write_whole(folder / "cells.json", json.dumps(listed, indent=1) + "\n")
     console.print(_plan(sweep, found, runs))
     return sweep, folder, members
 
@@ -124,7 +122,11 @@ def _check_same(folder: Path, listed: list[dict[str, Any]]) -> None:
     if not (folder / "cells.json").is_file():
         return
     now = {entry["folder"]: entry for entry in listed}
-    for before in json.loads((folder / "cells.json").read_text()):
+    try:
+        there = json.loads((folder / "cells.json").read_text())
+    except ValueError as error:
+        raise UserError(f"{folder}/cells.json is damaged ({error}); remove it, and it is written anew.") from error
+    for before in there:
         same = now.get(before["folder"], before)
         for part in ("base", "overrides", "chosen"):
             if same[part] != before[part] and (folder / before["folder"] / "config.yaml").is_file():

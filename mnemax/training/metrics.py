@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mnemax.errors import UserError
-from mnemax.files import writing
+from mnemax.files import write_whole, writing
 
 if TYPE_CHECKING:
     from mnemax.configs.schema import LogConfig
@@ -30,9 +30,7 @@ class JsonLines:
 
     def __init__(self, path: Path, resumed: int):
         kept = [line for line in read(path) if line["step"] <= resumed] if resumed else []
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        temporary.replace(path)
+        write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
         self.file = path.open("a")
 
     def write(self, split: str, step: int, values: Record) -> None:

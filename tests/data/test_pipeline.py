@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from mnemax.data.config import DataConfig
-from mnemax.data.packing import BINS
+from mnemax.data.documents import MemoryDocuments, whole
+from mnemax.data.packing import BINS, Rows
 from mnemax.data.pipeline import train_iterator, validation_batches
 from mnemax.data.tokenizers import load_tokenizer
 
@@ -122,6 +123,18 @@ def test_epoch_holds_every_document_and_a_new_order(jsonl):
         epochs.append(batch["inputs"])
     assert not np.array_equal(epochs[0], epochs[1])
     assert not np.array_equal(epochs[1], epochs[2])
+
+
+def test_rows_of_two_epochs_by_turns(monkeypatch):
+    """Threads read ahead over an epoch's end: each order is made once, and a row is a function of its number."""
+    made = []
+    monkeypatch.setattr(Rows, "_stream", lambda self, epoch, stream=Rows._stream: made.append(epoch) or stream(self, epoch))
+    documents = MemoryDocuments(np.arange(180), np.full(20, 9))
+    rows, alone = (Rows(documents, whole(documents), 16, seed=0) for _ in range(2))
+    by_turns = [rows(epoch * rows.count + row, row)["inputs"] for row in range(4) for epoch in (0, 1)]
+    assert made == [0, 1]
+    by_epoch = [alone(epoch * rows.count + row, row)["inputs"] for epoch in (0, 1) for row in range(4)]
+    np.testing.assert_array_equal(by_turns, [by_epoch[4 * epoch + row] for row in range(4) for epoch in (0, 1)])
 
 
 def test_windows_of_a_long_document_are_spread(tmp_path):

@@ -9,7 +9,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from mnemax.data import tokenizers
 from mnemax.data.bytelevel import train_bpe
-from mnemax.data.config import BytesTokenizer, EmbeddedTokenizer, HFTokenizer
+from mnemax.data.config import BytesTokenizer, EmbeddedTokenizer, HFTokenizer, SymbolsTokenizer
 from mnemax.data.tokenizers import Tokenizer, check_vocabulary, load_tokenizer
 from mnemax.errors import UserError
 
@@ -157,3 +157,9 @@ def test_a_vocabulary_larger_than_the_models():
 def test_a_vocabulary_too_small_for_bytes():
     with pytest.raises(UserError, match="vocab_size is 256"):
         train_bpe(["text"], 256)
+
+
+def test_text_that_symbols_cannot_spell():
+    tokenizer = load_tokenizer(SymbolsTokenizer(vocab_size=16))
+    with pytest.raises(UserError, match="The tokenizer of 16 ids cannot spell 'To be'"):
+        list(tokenizer.documents(["To be"]))

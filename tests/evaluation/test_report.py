@@ -147,6 +147,10 @@ def test_only_fields_that_differ_are_columns(sweep):
     # What a cell does not set is looked up in its resolved configuration, which has no `model.layer` left.
     silent = full._replace(overrides={}, chosen={})
     assert [value_of(silent, field) for field in (*fields, "model.width")] == ["full", None, 64]
+    # As overrides write a place in a list, and with the type that all layers agree on.
+    assert value_of(silent, "model.stages[0].layers[0].attention.memory.kind") == "full"
+    window = next(cell for cell in cells if cell.label != "full attention")._replace(overrides={}, chosen={})
+    assert isinstance(value_of(window, "model.layer.attention.memory.size"), int)
     assert short_names([*fields, "a.width", "b.a.width"]) == {
         **dict(zip(fields, ("memory.kind", "memory.size"), strict=True)),
         "a.width": "a.width",

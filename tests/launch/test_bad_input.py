@@ -262,6 +262,21 @@ def test_sample(mnemax, trained, folder):
     refused(mnemax("export", trained[0], "hf", "--step", "3"), "has no checkpoint of step 3 (there: ")
 
 
+def test_measures_of_nothing(mnemax, trained, folder):
+    for measure, words in {
+        "{kind: language, source: {kind: mqar}}": "found no text to predict",
+        "{kind: speed, new: 1}": "new: input should be greater than or equal to 2",
+    }.items():
+        (folder / "measure.yaml").write_text(measure)
+        refused(mnemax("eval", trained[0], "--tasks", "measure.yaml"), words)
+
+
+def test_an_index_of_another_tool(mnemax, folder):
+    (folder / "shards").mkdir()
+    (folder / "shards" / "index.json").write_text('{"version": 2}')
+    refused(mnemax("train", "tiny.yaml", "data.sources=[{kind: prepared, path: shards}]"), "no readable index.json")
+
+
 def test_measuring_another_model(mnemax, trained):
     refused(
         mnemax("eval", trained[0], "model.width=64"), "override model.width: a run is measured under other fields of its memories"

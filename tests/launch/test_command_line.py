@@ -228,6 +228,13 @@ def test_export_and_import_give_the_model_back(mnemax, trained, folder):
     assert mnemax("export", trained[0], "half", "--dtype", "bfloat16").code == 0
 
 
+def test_an_import_is_described(mnemax, trained, folder):
+    assert mnemax("export", trained[0], "exported").code == 0
+    assert mnemax("import", "exported", "imported").code == 0
+    described = mnemax("describe", "imported")
+    assert described.code == 0 and "parameters" in described.out
+
+
 def test_prepare_and_train_on_it(mnemax, folder):
     rows = [json.dumps({"text": line}) for line in LINES]
     (folder / "rows.jsonl").write_text("\n".join([*rows[:5], '{"text": bad', *rows[5:]]))

@@ -25,11 +25,11 @@ class HFSource(SourceConfig):
             raise UserError("A source of kind hf needs the package `datasets`: install mnemax[hf].") from error
         try:
             rows = datasets.load_dataset(self.path, self.name, split=self.split, streaming=True)
+            for number, row in enumerate(rows):  # some of what is wrong shows only as it is read
+                text = row.get(self.field)
+                if isinstance(text, str):
+                    yield text
+                else:
+                    bad(f"{self.path}, row {number}: no text in the field '{self.field}' (it has {', '.join(row)}); set `field`.")
         except (OSError, ValueError) as error:
-            raise UserError(f"The data set {self.path} ({self.name}, {self.split}) cannot be loaded: {reason(error)}.") from error
-        for number, row in enumerate(rows):
-            text = row.get(self.field)
-            if isinstance(text, str):
-                yield text
-            else:
-                bad(f"{self.path}, row {number}: no text in the field '{self.field}' (it has {', '.join(row)}); set `field`.")
+            raise UserError(f"The data set {self.path} ({self.name}, {self.split}) cannot be read: {reason(error)}.") from error

@@ -34,5 +34,5 @@ class ParquetSource(SourceConfig):
                         raise UserError(f"{path}: the column '{self.field}' is {column[self.field]}, not a string.")
                     for batch in file.iter_batches(columns=[self.field]):
                         yield from (text for text in batch.column(0).to_pylist() if text is not None)
-            except (OSError, pyarrow.ArrowException) as error:
+            except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
                 raise UserError(f"{path} cannot be read, it is damaged, cut off or not Parquet: {reason(error)}.") from error

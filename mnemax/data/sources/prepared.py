@@ -28,9 +28,10 @@ class PreparedSource(SourceConfig):
         folder = Path(self.path).expanduser()
         try:
             index = json.loads((folder / INDEX).read_text("utf-8"))
-        except (OSError, ValueError) as error:
+            own = index["tokenizer"]  # other tools write an index.json too
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{self.path} is not a folder that `mnemax data prepare` completed: no readable {INDEX}.") from error
-        if index["tokenizer"] != tokenizer.fingerprint:
+        if own != tokenizer.fingerprint:
             raise UserError(
                 f"{self.path} was prepared with another tokenizer ({index['vocab_size']} ids) than data.tokenizer "
                 f"({tokenizer.vocab_size} ids); its own is `{{kind: hf, path: {self.path}}}`."

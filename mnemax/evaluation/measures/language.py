@@ -57,6 +57,8 @@ class LanguageConfig(MeasureConfig):
             for documents, spans in held_out_documents(self._data(data), model.tokenizer)
             for window in _windows(documents, spans, context, stride)
         ]
+        if not windows:
+            raise UserError("The measure 'language' found no text to predict: its source has none, or no document of two tokens.")
         windows = _thinned(windows, max(self.tokens // stride, 1))
         tokens = [window.documents.read(window.document, window.start, window.stop)[0] for window in windows]
         rows = ((row[:-1], row[1:]) for row in tokens)

@@ -3,10 +3,11 @@
 import resource
 import sys
 import time
-from typing import Literal, override
+from typing import Annotated, Literal, override
 
 import jax
 import numpy as np
+from pydantic import Field
 
 from mnemax.configs.base import NonNegativeInt, PositiveInt
 from mnemax.configs.schema import RunConfig
@@ -24,7 +25,8 @@ class SpeedConfig(MeasureConfig):
     kind: Literal["speed"] = "speed"
     prompt: PositiveInt = 128
     """Tokens of each prompt."""
-    new: int = 32
+    new: Annotated[int, Field(ge=2)] = 32
+    """Tokens generated, the first of which is the prefill's."""
     batch: PositiveInt = 1
     repeats: PositiveInt = 3
     train_length: NonNegativeInt = 0

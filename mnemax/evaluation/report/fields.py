@@ -1,5 +1,6 @@
 """The fields in which the cells of a sweep differ, and each cell's value of them."""
 
+import re
 from typing import Any
 
 from mnemax.evaluation.report.results import Cell
@@ -16,7 +17,7 @@ def value_of(cell: Cell, field: str) -> Any:
     own = _set(cell)
     if field in own:
         return own[field]
-    return next((value for run in cell.runs if (value := _look_up(run.config, field.split("."))) is not None), None)
+    return next((value for run in cell.runs if (value := _look_up(run.config, _parts(field))) is not None), None)
 
 
 def short_names(fields: list[str]) -> dict[str, str]:
@@ -44,6 +45,11 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _parts(field: str) -> list[str]:
+    """The parts of `model.stages[0].repeat`, as of `model.stages.0.repeat`."""
+    return re.sub(r"\[(\d+)\]", r".\1", field).split(".")
+
+
 def _look_up(tree: Any, parts: list[str]) -> Any:
     """The value under dotted parts. `model.layer`, which resolving spreads over the stages, is what all the layers agree on."""
     if not parts:
@@ -55,6 +61,6 @@ def _look_up(tree: Any, parts: list[str]) -> Any:
         return None
     if first == "layer" and tree.get("layer") is None and isinstance(stages := tree.get("stages"), list):
         layers = [layer for stage in stages if isinstance(stage, dict) for layer in stage.get("layers", [])]
-        values = dict.fromkeys(str(value) for layer in layers if (value := _look_up(layer, rest)) is not None)
-        return ", ".join(values) or None
+        values = {str(value): value for layer in layers if (value := _look_up(layer, rest)) is not None}
+        return next(iter(values.values())) if len(values) == 1 else ", ".join(values) or None
     return _look_up(tree.get(first), rest)

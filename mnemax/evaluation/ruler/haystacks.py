@@ -12,6 +12,7 @@ import numpy as np
 from mnemax.data.sources import BadItems, SourceConfig
 from mnemax.data.sources.embedded import EmbeddedSource
 from mnemax.data.sources.text import TextSource
+from mnemax.errors import UserError
 from mnemax.evaluation.ruler import Task
 
 NOISE = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
@@ -37,11 +38,14 @@ def text(path: str | None) -> tuple[str, ...]:
     """The sentences, or lines where these are shorter, of a text file, a glob or a folder; None: of the embedded held-out plays.
 
     Raises:
-        UserError: there is no such file, or it is no text.
+        UserError: there is no such file, or it holds no text.
     """
     source: SourceConfig = EmbeddedSource(split="validation") if path is None else TextSource(path=path)
     pieces = (piece for whole in source.texts(BadItems(skip=False)) for piece in re.split(r"(?<=[.!?])\s+|\n+", whole))
-    return tuple(" ".join(piece.split()) for piece in pieces if piece.strip())
+    found = tuple(" ".join(piece.split()) for piece in pieces if piece.strip())
+    if not found:
+        raise UserError(f"The haystack {path} has no text in it.")
+    return found
 
 
 def plant(pieces: Sequence[str], planted: Sequence[str], depths: Sequence[float], separator: str = " ") -> str:
