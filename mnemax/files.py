@@ -1,7 +1,7 @@
 """Writing files: what the file system refuses becomes a sentence."""
 
 import contextlib
-import os
+import uuid
 from collections.abc import Generator
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def refuse_taken(folder: Path) -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file that others may read at any time: they find the old text or the new one, whatever happens meanwhile."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # processes of several hosts may share a folder
     temporary.write_text(text)
     temporary.replace(path)
 

@@ -56,8 +56,9 @@ class GQAConfig(ProjectionConfig):
     @classmethod
     def _one_spelling(cls, given: Any) -> Any:
         """Values that are said to be as wide as keys are those of the default: exports and comparisons see one model."""
-        as_wide = isinstance(given, dict) and given.get("value_width") == given.get("head_width")
-        return {**given, "value_width": None} if as_wide else given
+        if isinstance(given, dict) and given.get("value_width") is not None and given["value_width"] == given.get("head_width"):
+            return {**given, "value_width": None}
+        return given
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
