@@ -149,7 +149,7 @@ def sweep(
     console = Console(highlight=False, stderr=emit)
     definition, folder, members = launch.prepare(name, overrides or [], out, console)
     if emit:
-        print(launch.emit(name, overrides or [], folder, members))
+        print(launch.emit(definition, name, overrides or [], folder, members))
         return
     failed = launch.run_all(definition, launch.chosen(members, only), jobs, console)
     console.print(f"to see it: mnemax report {folder}", soft_wrap=True)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from mnemax.configs.load import save
+from mnemax.configs.load import load_run, save
 from mnemax.configs.schema import RunConfig
 from mnemax.configs.sweep import Cell, SweepConfig, cells, load_sweep, quantity, seeds
 from mnemax.errors import UserError
@@ -50,10 +51,13 @@ class Member:
         except (OSError, ValueError):
             return {}
 
-    def write_state(self, state: str, error: str | None = None, seconds: float = 0.0) -> None:
+    def write_state(self, state: str, error: str | None = None, seconds: float = 0.0, tasks: Sequence[str] = ()) -> None:
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self.folder / SWEEP_STATE, json.dumps({"state": state, "error": error, "seconds": seconds}) + "\n")
+            write_whole(
+                self.folder / SWEEP_STATE,
+                json.dumps({"state": state, "error": error, "seconds": seconds, "tasks": [*tasks]}) + "\n",
+            )
 
     @property
     def progress(self) -> str:
@@ -97,6 +101,8 @@ def prepare(name: str, overrides: list[str], out: Path | None, console: Console)
         for member in members
     ]
     _check_same(folder, listed)
+    for member in members:
+        _check_definition(member, runs[member.cell.name])
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         save(sweep, folder / "sweep.yaml")
@@ -136,6 +142,17 @@ def _check_same(folder: Path, listed: list[dict[str, Any]]) -> None:
                 )
 
 
+def _check_definition(member: Member, now: RunConfig) -> None:
+    """Refuses to go on with a cell whose base has been edited since it was begun."""
+    from mnemax.training.trainer import differences
+
+    if not (member.folder / "config.yaml").is_file():
+        return
+    before, after = (run.model_dump(exclude={"name", "seed"}) for run in (load_run(str(member.folder)), now))
+    if changed := next(differences(before, after, ""), None):
+        raise UserError(f"{member.folder} was begun by another definition: {changed}; name another folder with --out.")
+
+
 def _plan(sweep: SweepConfig, found: list[Cell], runs: dict[str, RunConfig]) -> Table:
     total = len(seeds(sweep)) * sum(quantity(run, "train_flops") for run in runs.values())
     count = len(seeds(sweep))
@@ -154,7 +171,7 @@ def _plan(sweep: SweepConfig, found: list[Cell], runs: dict[str, RunConfig]) -> 
 
 def run_all(sweep: SweepConfig, members: list[Member], jobs: int, console: Console) -> list[Member]:
     """Runs what is not finished, `jobs` at a time; returns those that failed. A Ctrl-C ends with every cell resumable."""
-    waiting = [member for member in members if member.state.get("state") != "finished"]
+    waiting = [member for member in members if not is_finished(member, sweep)]
     if len(waiting) < len(members):
         console.print(f"{len(members) - len(waiting)} of {len(members)} are finished already.")
     runner = Runner(sweep, jobs, console)
@@ -173,6 +190,12 @@ def run_all(sweep: SweepConfig, members: list[Member], jobs: int, console: Conso
     for one in pending:
         one.result()
     return [member for member in members if member.state.get("state") == "failed"]
+
+
+def is_finished(member: Member, sweep: SweepConfig) -> bool:
+    """Whether it is trained and all that the sweep asks now is measured."""
+    state = member.state
+    return state.get("state") == "finished" and set(sweep.tasks) <= set(state.get("tasks", sweep.tasks))
 
 
 def _status(running: list[Member], done: int, total: int) -> Table:
@@ -217,7 +240,7 @@ class Runner:
         if self.stopping:
             member.write_state("running", seconds=seconds)
             return
-        member.write_state("finished" if error is None else "failed", error, seconds)
+        member.write_state("finished" if error is None else "failed", error, seconds, self.sweep.tasks)
         said = "finished" if error is None else f"[red]failed[/]: {error}"
         self.console.print(f"{member.name}: {said} ({seconds:.0f} s)", highlight=False)
 
@@ -245,9 +268,9 @@ def commands(sweep: SweepConfig, member: Member) -> list[list[str]]:
     return [train, [*mnemax, "eval", str(member.folder), *tasks]]
 
 
-def emit(name: str, overrides: list[str], folder: Path, members: list[Member]) -> str:
+def emit(sweep: SweepConfig, name: str, overrides: list[str], folder: Path, members: list[Member]) -> str:
     """One command a line for every member that is not finished, to be run anywhere that sees the folder."""
-    waiting = [member for member in members if member.state.get("state") != "finished"]
+    waiting = [member for member in members if not is_finished(member, sweep)]
     start = ["mnemax", "sweep", name, *overrides, "--out", str(folder), "--only"]
     return "\n".join(shlex.join([*start, member.name]) for member in waiting)
 

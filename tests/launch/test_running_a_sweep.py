@@ -64,6 +64,17 @@ def test_a_sweep_from_end_to_end(mnemax, sweep):
     assert (sweep / "cells" / "window-4" / "seed-0" / "log.txt").read_bytes() == before
     assert (sweep / "cells" / "no-such-text" / "seed-0" / "log.txt").exists()
 
+    # What the sweep asks besides is measured without training anew; an edited base is another definition.
+    more = mnemax("sweep", "try.yaml", "tasks=[recall]", "--only", "window-4/seed-0")
+    assert more.code == 0, more.err
+    assert state(sweep, "window-4")["tasks"] == ["recall"]
+    base = sweep.parents[2] / "base.yaml"
+    base.write_text(base.read_text().replace("batch_size: 8", "batch_size: 16"))
+    edited = mnemax("sweep", "try.yaml")
+    assert edited.code == 2
+    assert "was begun by another definition: data.batch_size is 8 there and 16 here" in edited.err
+    base.write_text(base.read_text().replace("batch_size: 16", "batch_size: 8"))
+
     # The report draws what is there and lists the rest; another definition may not be mixed in.
     report = mnemax("report", sweep)
     assert report.code == 0, report.err
