@@ -18,13 +18,13 @@ from mnemax.configs.schema import RunConfig
 from mnemax.training.step import init_state, make_train_step
 
 READ, WINDOW = {"attention": {"read": "kv"}}, {"attention": {"memory": {"kind": "window", "size": 128}}}
-WRITE = {"attention": {"write": "kv"}}
+WRITE, ONLY_WRITE = {"attention": {"write": "kv"}}, {"attention": {"write": "kv", "attends": False}, "feedforward": None}
 PLANS = {
     "4 layers": [{"repeat": 4, "layers": [{}]}],
     "32 layers": [{"repeat": 32, "layers": [{}]}],
     "CLA2, 32 layers": [{"repeat": 16, "layers": [WRITE, READ]}],
     "CLA3, 33 layers": [{"repeat": 11, "layers": [WRITE, READ, READ]}],
-    "YOCO, 32 layers": [{"repeat": 16, "layers": [WINDOW]}, {"layers": [WRITE]}, {"repeat": 15, "layers": [READ]}],
+    "YOCO, 32 layers": [{"repeat": 16, "layers": [WINDOW]}, {"layers": [ONLY_WRITE]}, {"repeat": 16, "layers": [READ]}],
 }
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mnemax.layers.feedforward import FeedForwardConfig as FeedForward
     from mnemax.layers.memories import EntrySpec
     from mnemax.layers.memories import MemoryConfig as Memory
+    from mnemax.layers.projections import Part
     from mnemax.layers.projections import ProjectionConfig as Projection
     from mnemax.layers.retention import RetentionConfig as Retention
     from mnemax.training.objectives import ObjectiveConfig as Objective
@@ -44,6 +45,8 @@ class AttentionConfig(Config):
     """Publishes this layer's memory under a name, for other layers to read."""
     read: str | None = None
     """Reads the memory that another layer published; this layer then keeps nothing of its own."""
+    attends: bool = True
+    """false: the layer only writes, has no queries, and adds nothing to the residual stream (YOCO's memory, arXiv 2405.05254)."""
     sink_logits: bool = False
     """A learned logit a head that joins the softmax and carries no value (gpt-oss)."""
     output_gate: Literal["none", "head", "element"] = "none"
@@ -56,7 +59,28 @@ class AttentionConfig(Config):
             for field in ("write", "retention", "entry_residual"):
                 if getattr(self, field) is not None:
                     raise ValueError(f"'{field}' cannot stand beside 'read: {self.read}': a reader keeps nothing of its own")
+            if not self.attends:
+                raise ValueError(f"'attends: false' cannot stand beside 'read: {self.read}': such a layer would do nothing")
+        elif not self.attends:
+            self._check_writer()
         return self
+
+    def _check_writer(self) -> None:
+        if self.write is None:
+            raise ValueError("attends: false leaves nothing to do for a layer that writes no name ('write')")
+        for field in ("sink_logits", "output_gate"):
+            if getattr(self, field) not in (False, "none"):
+                raise ValueError(f"'{field}' cannot stand beside 'attends: false': it is of what is read")
+        if self.retention is not None and self.retention.by_queries:
+            kind = registry.kind_of(type(self.retention))
+            raise ValueError(f"retention {kind} goes by the queries of its layer, which has none (attends: false)")
+        if reason := self.projection.cannot_read(self.projection):
+            raise ValueError(f"attends: false leaves its entries to other layers, and {reason}")
+
+    @property
+    def part(self) -> "Part":
+        """What the layer has of its projection."""
+        return "queries" if self.read is not None else "whole" if self.attends else "entries"
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -90,7 +114,8 @@ class LayerConfig(Config):
     """One block: attention, then feed-forward."""
 
     attention: AttentionConfig
-    feedforward: FeedForward
+    feedforward: FeedForward | None
+    """null: none."""
 
 
 class StageConfig(Config):
@@ -251,14 +276,14 @@ class ModelConfig(Config):
         )
         stage, attention = self.stages[s], self.stages[s].layers[i].attention
         plain = attention.read is None and attention.memory.plain_slots and attention.retention is None
-        tail = attention.projection.tail(self, reads=attention.read is not None)
+        tail = attention.projection.tail(self, part=attention.part)
         return s, i if plain and not tail and stage.repeat == 1 and stage.passes is None else None
 
     def _keeps(self, layer: LayerConfig, source: int) -> bool:
         """Whether a layer remembers anything, or reads what only all of its tokens' queries together may read."""
         if layer.attention.read is None:
             return True
-        return not self.layers[source].attention.memory.any_query or bool(layer.attention.projection.tail(self, reads=True))
+        return not self.layers[source].attention.memory.any_query or bool(layer.attention.projection.tail(self, part="queries"))
 
     @property
     def layers(self) -> list[LayerConfig]:

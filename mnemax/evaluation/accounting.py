@@ -54,10 +54,10 @@ def layer_costs(config: "ModelConfig", context: int) -> list[LayerCost]:
     for layer, number in zip(config.layers, config.sources, strict=True):
         attention, source = layer.attention, config.layers[number].attention
         reads = attention.read is not None
-        entry, tail = source.entry(config), entry_bytes(attention.projection.tail(config, reads=reads))
+        entry, tail = source.entry(config), entry_bytes(attention.projection.tail(config, part=attention.part))
         written = 0 if reads else entry_bytes(entry)
         memory = 0 if reads else attention.memory.cache_bytes(1, context, entry)
-        read = source.memory.read_bytes(context, entry) + tail
+        read = tail + (source.memory.read_bytes(context, entry) if attention.attends else 0)
         costs.append(LayerCost(layer, written, memory + tail, round(read)))
     return costs
 
@@ -102,6 +102,7 @@ def _flops(config: "ModelConfig", length: int, ends: int, times: Callable[["Stag
         attended = sum(
             source.memory.flops(context, layer.attention.projection, config)
             for layer, source in zip(stage.layers * stage.repeat, sources, strict=False)
+            if layer.attention.attends
             for context in sample
         )
         flops += times(stage) * (2.0 * matrices + attended / len(sample))

@@ -65,7 +65,7 @@ def _lines(layer: LayerConfig, position: int, stage: StageConfig) -> list[str]:
         lines.append("a sink logit a head")
     if attention.output_gate != "none":
         lines.append(f"output gate: one {'a head' if attention.output_gate == 'head' else 'an element'}")
-    return [*lines, _short(layer.feedforward)]
+    return lines if layer.feedforward is None else [*lines, _short(layer.feedforward)]
 
 
 def _memory(layer: LayerConfig, position: int, stage: StageConfig) -> str:
@@ -73,7 +73,8 @@ def _memory(layer: LayerConfig, position: int, stage: StageConfig) -> str:
     if attention.read is not None:
         above = position < stage.condensed.get(attention.read, 0)
         return f"← reads {attention.read}" + (f" from above, in {stage.passes} passes" if above else "")
-    return _short(attention.memory) + (f" → writes {attention.write}" if attention.write is not None else "")
+    only = "" if attention.attends else "only "
+    return _short(attention.memory) + (f" → {only}writes {attention.write}" if attention.write is not None else "")
 
 
 def _short(node: Config) -> str:

@@ -32,12 +32,12 @@ class Published:
 
 
 class Attention(nnx.Module):
-    """Writes what the projection makes into the memory and reads it, or reads what another layer has published."""
+    """Writes what the projection makes into the memory and reads it; or reads what another layer has published, or only writes."""
 
     def __init__(self, config: "AttentionConfig", model: "ModelConfig", init: "Init"):
         reads = config.read is not None
-        self.writes, self.reads = config.write, config.read
-        self.projection = config.projection.build(model, init, reads=reads)
+        self.part, self.writes, self.reads = config.part, config.write, config.read
+        self.projection = config.projection.build(model, init, part=config.part)
         self.memory = None if reads else config.memory.build(config.entry(model), init)
         self.below = None if reads else config.memory.below
         self.retention = None if config.retention is None else config.retention.build(model, config.projection, init)
@@ -48,14 +48,14 @@ class Attention(nnx.Module):
 
     def init_state(self, config: "AttentionConfig", model: "ModelConfig", batch: int, capacity: int) -> State:
         """The empty state: the projection's tail and the memory, each empty where there is nothing to remember."""
-        tail = config.projection.tail(model, reads=self.reads is not None)
+        tail = config.projection.tail(model, part=self.part)
         tail = {name: jnp.zeros((batch, *leaf.shape), leaf.dtype) for name, leaf in tail.items()}
         return {"tail": tail, "memory": {} if self.memory is None else self.memory.init(batch, capacity, config.entry(model))}
 
     def __call__(
         self, x: Float[Array, "B T D"], place: Place, state: State, bus: Bus, implementation: str, *, last: bool = False
-    ) -> tuple[Float[Array, "B T_or_1 D"], State, Bus, Aux]:
-        """Output, new state, bus, and what the retention adds to the loss.
+    ) -> tuple[Float[Array, "B T_or_1 D"] | None, State, Bus, Aux]:
+        """Output (None: the layer only writes), new state, bus, and what the retention adds to the loss.
 
         Args:
             state: what was written before; None: x is whole rows.
@@ -76,6 +76,9 @@ class Attention(nnx.Module):
             view, memory = self._write(memory, entry, place, reader)
             if self.writes is not None:
                 bus = {**bus, self.writes: Published(view, entry)}
+        kept = None if state is None else {"tail": tail, "memory": memory}
+        if self.part == "entries":
+            return None, kept, bus, aux
         if last:
             x, place = x[:, -1:], place.last
             query = self.projection(x, place, None)[0]
@@ -84,7 +87,7 @@ class Attention(nnx.Module):
             out = out * jax.nn.sigmoid(lse - use(self.sink, jnp.float32)).astype(out.dtype)[..., None]
         if self.gate is not None:
             out = out * jax.nn.sigmoid(linear("btd,dnh->btnh", x, self.gate, axes=("batch", "seq", "heads", "head")))
-        return self.projection.output(out, x, query), None if state is None else {"tail": tail, "memory": memory}, bus, aux
+        return self.projection.output(out, x, query), kept, bus, aux
 
     def unwritten(self, x: Float[Array, "B T D"], place: Place, state: State, implementation: str) -> Published:
         """What lower layers read of this one before it has seen these tokens: zeros in their place."""

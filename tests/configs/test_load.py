@@ -7,6 +7,7 @@ import yaml
 
 from mnemax.configs import load
 from mnemax.configs.load import load_model, load_run, shipped
+from mnemax.configs.merge import merge
 from mnemax.errors import UserError
 from mnemax.layers.memories.full import FullConfig
 from mnemax.layers.memories.window import WindowConfig
@@ -123,6 +124,7 @@ def test_mistakes_in_a_run(overrides, sentence):
         (["layer.attention.read=nothing"], f"{ATTENTION}.read: no layer before it writes 'nothing' (written so far: none)"),
         (["layer.attention.write=kv"], "stages[0].layers[1].attention.write: the name 'kv' is written twice"),
         (["layer.attention.read=kv", "layer.attention.write=kv"], "'write' cannot stand beside 'read: kv'"),
+        (["layer.attention.attends=false"], f"{ATTENTION}: attends: false leaves nothing to do for a layer that writes no name"),
         (["stages=[]"], "stages: tuple should have at least 1 item"),
         (["widht=3"], "widht: no such field; did you mean 'width'? allowed: width"),
     ],
@@ -145,6 +147,29 @@ def test_a_reader_must_fit_its_writer(model, tmp_path):
     writer, reader = {"attention": {"write": "kv"}}, {"attention": {"read": "kv", "projection": {"kv_heads": 4}}}
     with pytest.raises(UserError, match="cannot read 'kv': kv_heads is 4 here and 2 where it is written"):
         load_model(write(tmp_path, "m.yaml", model | {"stages": [{"layers": [writer, reader]}]}))
+
+
+@pytest.mark.parametrize(
+    ("attention", "sentence"),
+    [
+        ({"read": "kv"}, "'attends: false' cannot stand beside 'read: kv'"),
+        ({"write": "kv", "sink_logits": True}, "'sink_logits' cannot stand beside 'attends: false'"),
+        ({"write": "kv", "output_gate": "head"}, "'output_gate' cannot stand beside 'attends: false'"),
+        (
+            {"write": "kv", "memory": {"kind": "bounded", "budget": 8}, "retention": {"kind": "h2o"}},
+            "retention h2o goes by the queries",
+        ),
+        (
+            {"write": "kv", "projection": {"kind": "key_driven", "heads": 4, "kv_heads": 2, "head_width": 16}},
+            "and key_driven queries are dealt out by the weights of their own",
+        ),
+    ],
+    ids=["read", "sink", "gate", "retention", "projection"],
+)
+def test_what_cannot_stand_in_a_layer_that_only_writes(attention, sentence, model, tmp_path):
+    layer = merge({"attention": {"projection": model["layer"]["attention"]["projection"]}}, {"attention": attention})
+    with pytest.raises(UserError, match=sentence):
+        load_model(write(tmp_path, "m.yaml", model | {"stages": [{"layers": [merge(layer, {"attention": {"attends": False}})]}]}))
 
 
 def test_names_stay_in_a_repeated_stage(model, tmp_path):

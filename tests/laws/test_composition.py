@@ -22,7 +22,11 @@ T = sum(CHUNKS)
 def attentions() -> list[dict]:
     """Of every shipped model the layers, as they are written there."""
     models = [load_model(name, ["dtype=float32"]) for name in shipped("models")]
-    return [layer.attention.model_dump(exclude={"write", "read", "entry_residual"}) for model in models for layer in model.layers]
+    return [
+        layer.attention.model_dump(exclude={"write", "read", "attends", "entry_residual"})
+        for model in models
+        for layer in model.layers
+    ]
 
 
 def first_of_each(choice: str, found: list[dict]) -> dict[str, dict]:
@@ -43,12 +47,13 @@ QUICK = {
 }
 
 
-def built(projection: str, memory: str, *, share: bool) -> ModelConfig:
-    """Two layers, or a layer and one that reads it; below them what their memory leans on."""
+def built(projection: str, memory: str, share: str) -> ModelConfig:
+    """Two layers, or a layer and one that reads it (`left`: it alone); below them what their memory leans on."""
     plain, kept = PROJECTIONS[projection]["projection"], MEMORIES[memory]
     own = {"projection": plain, "memory": kept["memory"], "retention": kept["retention"]}
-    second = {"projection": plain, "read": "kv"} if share else own
-    layers = [{"attention": own | ({"write": "kv"} if share else {})}, {"attention": second}]
+    second = own if share == "own" else {"projection": plain, "read": "kv"}
+    first = own | {"own": {}, "shared": {"write": "kv"}, "left": {"write": "kv", "attends": False}}[share]
+    layers = [{"attention": first}, {"attention": second}]
     if "of" in kept["memory"]:  # a memory that leans on a lower layer's
         layers.insert(0, {"attention": {"projection": plain, "write": kept["memory"]["of"]}})
     feedforward = {"kind": "glu", "width": 32}
@@ -57,13 +62,13 @@ def built(projection: str, memory: str, *, share: bool) -> ModelConfig:
     return ModelConfig.model_validate(sizes | {"stages": stages})
 
 
-@pytest.mark.parametrize("share", [False, True], ids=["own", "shared"])
+@pytest.mark.parametrize("share", ["own", "shared", "left"])
 @pytest.mark.parametrize(
     ("projection", "memory"), [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
 )
 def test_pairs(projection, memory, share):
     try:
-        config = built(projection, memory, share=share)
+        config = built(projection, memory, share)
         params = init_params(config, jax.random.key(0))
     except (ValidationError, UserError) as refusal:
         said = str(refusal)
@@ -79,7 +84,7 @@ def test_pairs(projection, memory, share):
         start += length
     whole = run(params, tokens)[0]
     np.testing.assert_allclose(np.concatenate(found, axis=1), whole, rtol=1e-3, atol=1e-4)
-    if share:  # a prompt that leaves early
+    if share != "own":  # a prompt that leaves early
         early = jax.jit(
             lambda p: (model := bind(config, p)).logits(model.hidden(tokens, None, model.init_state(2, T), last=True)[0])
         )

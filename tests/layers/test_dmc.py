@@ -34,7 +34,7 @@ def place(starts=(0,)) -> Place:
 
 
 def read(config: DMCConfig, query, entry, where: Place, kind: GQAConfig = PROJECTION):
-    projection = GQA(kind, MODEL, Init(MODEL, jax.random.key(0)), reads=False)
+    projection = GQA(kind, MODEL, Init(MODEL, jax.random.key(0)), part="whole")
     entry = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in entry.items()}
     query = jnp.asarray(query, jnp.float32)
     view = DMC(config).view(entry, where, Reader(query, projection, None, "auto"))

@@ -51,7 +51,7 @@ def test_the_formula(model, overrides):
 def test_a_fresh_model_tells_before_from_after():
     """The logit of (i, j) is not that of (j, i), whatever the tokens."""
     c = load_model("shared_qk")
-    u = np.asarray(c.layers[0].attention.projection.build(c, Init(c, jax.random.key(0)), reads=False).u[...])
+    u = np.asarray(c.layers[0].attention.projection.build(c, Init(c, jax.random.key(0)), part="whole").u[...])
     wave = np.array([1.0, -1.0])[:, None] * 10_000.0 ** (-np.arange(4) / 4)  # one token before and one after
     a, b = np.split(u, 2, axis=-1)
     before, after = (a @ np.cos(wave).T - b @ np.sin(wave).T).T

@@ -1,6 +1,6 @@
 """What a token writes, and how queries are made. One file a kind; this one holds the contract."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import jax
 from flax import nnx
@@ -14,6 +14,9 @@ from mnemax.layers.memories import Entry, EntrySpec, Place
 if TYPE_CHECKING:
     from mnemax.configs.schema import ModelConfig
     from mnemax.layers.param import Init
+
+type Part = Literal["whole", "queries", "entries"]
+"""What a layer has of a projection: all of it, queries alone (it reads another's memory), or entries alone (it only writes)."""
 
 
 class ProjectionConfig(Config):
@@ -47,15 +50,15 @@ class ProjectionConfig(Config):
         """Why keys and values are not read as they lie in the entry, which a memory that never attends would miss."""
         return None
 
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "Projection":
-        """The module; `reads`: the layer reads another's memory, so it has no weights for entries."""
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "Projection":
+        """The module, with the weights of that part alone. A kind that cannot read its own entries is only ever built whole."""
         raise NotImplementedError
 
     def entry(self, model: "ModelConfig") -> EntrySpec:
         """Shapes and dtypes of one token's entry, without [B, T]."""
         raise NotImplementedError
 
-    def tail(self, model: "ModelConfig", *, reads: bool) -> EntrySpec:
+    def tail(self, model: "ModelConfig", *, part: Part) -> EntrySpec:
         """What is remembered of the latest tokens beside the memory (short convolutions), without [B]."""
         return {}
 
@@ -81,11 +84,12 @@ class Projection(nnx.Module):
 
     scale: float
     softcap: float | None
-    reads: bool
+    part: Part = "whole"
 
     def __call__(self, x: Float[Array, "B T D"], place: Place, tail: Entry | None) -> tuple[Any, Entry | None, Entry | None]:
-        """Queries, entries (None: the layer reads another's memory), and the new tail. `tail` None: x is whole rows."""
-        return self.query(x, place), None if self.reads else self.entry(x, place), tail
+        """Queries, entries (None of what the part lacks), and the new tail. `tail` None: x is whole rows."""
+        query = None if self.part == "entries" else self.query(x, place)
+        return query, None if self.part == "queries" else self.entry(x, place), tail
 
     def query(self, x: Float[Array, "B T D"], place: Place) -> Any:
         """Queries [B, T, N, H], or a form of the projection's own."""

@@ -18,7 +18,7 @@ from mnemax.errors import UserError
 from mnemax.kernels import recurrence
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
-from mnemax.layers.projections import Projection, ProjectionConfig, leaf
+from mnemax.layers.projections import Part, Projection, ProjectionConfig, leaf
 from mnemax.layers.projections.mamba2 import Mamba2, Mamba2Config
 from mnemax.layers.rotary import RotaryConfig, rotate
 from mnemax.sharding import shard
@@ -49,7 +49,7 @@ class AttambaConfig(ProjectionConfig):
         return self
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "Attamba":
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "Attamba":
         return Attamba(self, model, init)
 
     @property
@@ -67,11 +67,11 @@ class AttambaConfig(ProjectionConfig):
         return {"k": head, "v": head}
 
     @override
-    def tail(self, model: "ModelConfig", *, reads: bool) -> EntrySpec:
+    def tail(self, model: "ModelConfig", *, part: Part) -> EntrySpec:
         s = self.ssm
         state = jax.ShapeDtypeStruct((s.heads, s.state_width, s.head_width), jnp.dtype("float32"))
-        one = s.tail(model, reads=False) | {"S": state}
-        return {f"{part}_{name}": spec for part in "kv" for name, spec in one.items()}
+        one = s.tail(model, part="whole") | {"S": state}
+        return {f"{leaf}_{name}": spec for leaf in "kv" for name, spec in one.items()}
 
     @override
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
@@ -85,7 +85,7 @@ class AttambaConfig(ProjectionConfig):
 class Attamba(Projection):
     """There are no key and value matrices. The tail is that of both models: their convolutions' and their states."""
 
-    softcap, reads = None, False
+    softcap = None
 
     def __init__(self, config: AttambaConfig, model: "ModelConfig", init: "Init"):
         D, N = model.width, config.heads

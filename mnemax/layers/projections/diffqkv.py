@@ -18,7 +18,7 @@ from mnemax.kernels.attend import attend
 from mnemax.kernels.mask import Mask
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
-from mnemax.layers.projections import Projection, ProjectionConfig, leaf
+from mnemax.layers.projections import Part, Projection, ProjectionConfig, leaf
 from mnemax.layers.rotary import RotaryConfig, rotate
 from mnemax.sharding import shard
 
@@ -85,8 +85,8 @@ class DiffQKVConfig(ProjectionConfig):
         return "read" if self.keys < self.head_width else "written"
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "DiffQKV":
-        return DiffQKV(self, model, init, reads)
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "DiffQKV":
+        return DiffQKV(self, model, init, part)
 
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
@@ -121,20 +121,20 @@ class DiffQKV(Projection):
 
     softcap = None
 
-    def __init__(self, config: DiffQKVConfig, model: "ModelConfig", init: "Init", reads: bool):
+    def __init__(self, config: DiffQKVConfig, model: "ModelConfig", init: "Init", part: Part):
         D, N, H, F = model.width, config.heads, config.head_width, config.query_width
-        self.config, self.reads = config, reads
+        self.config, self.part = config, part
         self.scale = H**-0.5 if config.scale is None else config.scale
-        wide = lambda: None if F is None else init.matrix((D, F), ("embed", "ffn"))  # noqa: E731
-        self.w_gate, self.w_up = wide() if config.augmented_query == "gated" else None, wide()
-        of_x, of_wide = ("embed", "heads", "head"), ("ffn", "latent", "head")
-        self.w_q = init.matrix((D, N, H), of_x) if F is None else init.matrix((F, N, H), of_wide)
-        self.w_lift = init.matrix((config.keys, H), ("latent", "head")) if config.rotated == "read" else None
-        self.w_o = init.matrix((N, config.values, D), ("heads", "head", "embed"), contract=2, residual=True)
-        if reads:
-            return
-        self.w_k = init.matrix((D, config.key_heads, config.keys), ("embed", "kv_heads", "head"))
-        self.w_v = init.matrix((D, config.value_heads, config.values), ("embed", "kv_heads", "head"))
+        if part != "entries":
+            wide = lambda: None if F is None else init.matrix((D, F), ("embed", "ffn"))  # noqa: E731
+            self.w_gate, self.w_up = wide() if config.augmented_query == "gated" else None, wide()
+            of_x, of_wide = ("embed", "heads", "head"), ("ffn", "latent", "head")
+            self.w_q = init.matrix((D, N, H), of_x) if F is None else init.matrix((F, N, H), of_wide)
+            self.w_lift = init.matrix((config.keys, H), ("latent", "head")) if config.rotated == "read" else None
+            self.w_o = init.matrix((N, config.values, D), ("heads", "head", "embed"), contract=2, residual=True)
+        if part != "queries":
+            self.w_k = init.matrix((D, config.key_heads, config.keys), ("embed", "kv_heads", "head"))
+            self.w_v = init.matrix((D, config.value_heads, config.values), ("embed", "kv_heads", "head"))
 
     @override
     def query(self, x: Float[Array, "B T D"], place: Place) -> Float[Array, "B T N H"]:

@@ -14,7 +14,7 @@ from pydantic import model_validator
 from mnemax.configs.base import PositiveFloat, PositiveInt
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
-from mnemax.layers.projections import Projection, ProjectionConfig, leaf
+from mnemax.layers.projections import Part, Projection, ProjectionConfig, leaf
 from mnemax.layers.rotary import RotaryConfig, rotate
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class DistanceAdaptiveConfig(ProjectionConfig):
         return self
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "DistanceAdaptive":
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "DistanceAdaptive":
         return DistanceAdaptive(self, model, init)
 
     @override
@@ -77,7 +77,7 @@ class DistanceAdaptiveConfig(ProjectionConfig):
 class DistanceAdaptive(Projection):
     """Queries and keys are rotated by row index, which a far token's slot knows, rather than by position in the document."""
 
-    softcap, reads = None, False
+    softcap = None
 
     def __init__(self, config: DistanceAdaptiveConfig, model: "ModelConfig", init: "Init"):
         D, N, K, H, R = model.width, config.heads, config.kv_heads, config.head_width, config.rank

@@ -5,7 +5,7 @@ y = W_o (RMSNorm(o) * silu(W_z x))
 """
 
 import math
-from typing import TYPE_CHECKING, Literal, Self, override
+from typing import TYPE_CHECKING, Any, Literal, Self, override
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from mnemax.layers.convolution import ShortConvolution
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
 from mnemax.layers.norm import NormConfig, RMSNorm
-from mnemax.layers.projections import Projection, ProjectionConfig, gate_spec, leaf
+from mnemax.layers.projections import Part, Projection, ProjectionConfig, gate_spec, leaf
 from mnemax.sharding import use
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class GatedDeltaConfig(ProjectionConfig):
         return self
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "GatedDelta":
-        return GatedDelta(self, model, init, reads)
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "GatedDelta":
+        return GatedDelta(self, model, init, part)
 
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
@@ -62,9 +62,10 @@ class GatedDeltaConfig(ProjectionConfig):
         return {"k": leaf(self._keys, model), "v": leaf((self.value_heads, self.value_width), model), **gates}
 
     @override
-    def tail(self, model: "ModelConfig", *, reads: bool) -> EntrySpec:
-        q = {"q": leaf((self.taps - 1, *self._keys), model)}
-        return q if reads else q | {"k": q["q"], "v": leaf((self.taps - 1, self.value_heads, self.value_width), model)}
+    def tail(self, model: "ModelConfig", *, part: Part) -> EntrySpec:
+        key, value = (leaf((self.taps - 1, *heads), model) for heads in (self._keys, (self.value_heads, self.value_width)))
+        q, kv = {"q": key}, {"k": key, "v": value}
+        return {"whole": q | kv, "queries": q, "entries": kv}[part]
 
     @override
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
@@ -83,43 +84,44 @@ class GatedDelta(Projection):
 
     softcap = None
 
-    def __init__(self, config: GatedDeltaConfig, model: "ModelConfig", init: "Init", reads: bool):
+    def __init__(self, config: GatedDeltaConfig, model: "ModelConfig", init: "Init", part: Part):
         D, K, V, H, Hv = model.width, config.heads, config.value_heads, config.head_width, config.value_width
-        self.reads = reads
+        self.part = part
         self.scale = H**-0.5
         self.most = 2.0 if config.negative_eigenvalues else 1.0
-        self.w_q = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
-        self.q_conv = ShortConvolution(config.taps, (K, H), ("kv_heads", "head"), init)
-        self.w_z = init.matrix((D, V, Hv), ("embed", "heads", "head"))
-        self.norm = RMSNorm((Hv,), ("head",), NormConfig(eps=model.norm.eps), init)
-        self.w_o = init.matrix((V, Hv, D), ("heads", "head", "embed"), contract=2, residual=True)
-        if reads:
-            return
-        self.w_k = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
-        self.k_conv = ShortConvolution(config.taps, (K, H), ("kv_heads", "head"), init)
-        self.w_v = init.matrix((D, V, Hv), ("embed", "heads", "head"))
-        self.v_conv = ShortConvolution(config.taps, (V, Hv), ("heads", "head"), init)
-        self.w_b = init.matrix((D, V), ("embed", "heads"))
-        self.w_a = init.matrix((D, V), ("embed", "heads"))
-        self.A_log = init.sampled((V,), ("heads",), 1.0, 16.0, jnp.log)
-        self.dt = init.sampled((V,), ("heads",), *STEP_RANGE, step_bias)
+        if part != "entries":
+            self.w_q = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
+            self.q_conv = ShortConvolution(config.taps, (K, H), ("kv_heads", "head"), init)
+            self.w_z = init.matrix((D, V, Hv), ("embed", "heads", "head"))
+            self.norm = RMSNorm((Hv,), ("head",), NormConfig(eps=model.norm.eps), init)
+            self.w_o = init.matrix((V, Hv, D), ("heads", "head", "embed"), contract=2, residual=True)
+        if part != "queries":
+            self.w_k = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
+            self.k_conv = ShortConvolution(config.taps, (K, H), ("kv_heads", "head"), init)
+            self.w_v = init.matrix((D, V, Hv), ("embed", "heads", "head"))
+            self.v_conv = ShortConvolution(config.taps, (V, Hv), ("heads", "head"), init)
+            self.w_b = init.matrix((D, V), ("embed", "heads"))
+            self.w_a = init.matrix((D, V), ("embed", "heads"))
+            self.A_log = init.sampled((V,), ("heads",), 1.0, 16.0, jnp.log)
+            self.dt = init.sampled((V,), ("heads",), *STEP_RANGE, step_bias)
 
     @override
-    def __call__(self, x: Float[Array, "B T D"], place: Place, tail: Entry | None) -> tuple[jax.Array, Entry | None, Entry]:
-        new: Entry = {}
+    def __call__(self, x: Float[Array, "B T D"], place: Place, tail: Entry | None) -> tuple[Any, Entry | None, Entry]:
+        q, entry, new = None, None, {}
 
         def mixed(name: str, weight, conv: ShortConvolution, axis: str) -> jax.Array:
             y = linear("btd,dnh->btnh", x, weight, axes=("batch", "seq", axis, "head"))
             y, new[name] = conv(y, place, None if tail is None else tail[name])
             return jax.nn.silu(y)
 
-        q = unit(mixed("q", self.w_q, self.q_conv, "kv_heads"))
-        if self.reads:
-            return q, None, new
-        k, v = unit(mixed("k", self.w_k, self.k_conv, "kv_heads")), mixed("v", self.w_v, self.v_conv, "heads")
-        b, a = (linear("btd,dv->btv", x, w, axes=("batch", "seq", "heads"), dtype=jnp.float32) for w in (self.w_b, self.w_a))
-        decay = -jnp.exp(use(self.A_log, jnp.float32)) * jax.nn.softplus(a + use(self.dt, jnp.float32))
-        return q, {"k": k, "v": v, "log_decay": decay, "beta": self.most * jax.nn.sigmoid(b)}, new
+        if self.part != "entries":
+            q = unit(mixed("q", self.w_q, self.q_conv, "kv_heads"))
+        if self.part != "queries":
+            k, v = unit(mixed("k", self.w_k, self.k_conv, "kv_heads")), mixed("v", self.w_v, self.v_conv, "heads")
+            b, a = (linear("btd,dv->btv", x, w, axes=("batch", "seq", "heads"), dtype=jnp.float32) for w in (self.w_b, self.w_a))
+            decay = -jnp.exp(use(self.A_log, jnp.float32)) * jax.nn.softplus(a + use(self.dt, jnp.float32))
+            entry = {"k": k, "v": v, "log_decay": decay, "beta": self.most * jax.nn.sigmoid(b)}
+        return q, entry, new
 
     @override
     def output(self, out: Float[Array, "B T V Hv"], x: Float[Array, "B T D"], query) -> Float[Array, "B T D"]:

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from mnemax.configs.base import PositiveInt
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
-from mnemax.layers.projections import Projection, ProjectionConfig, gate_spec, leaf
+from mnemax.layers.projections import Part, Projection, ProjectionConfig, gate_spec, leaf
 from mnemax.layers.rotary import RotaryConfig, rotate
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class GatedRetentionConfig(ProjectionConfig):
         return self.head_width if self.value_width is None else self.value_width
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "GatedRetention":
-        return GatedRetention(self, model, init, reads)
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "GatedRetention":
+        return GatedRetention(self, model, init, part)
 
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
@@ -70,17 +70,17 @@ class GatedRetention(Projection):
 
     softcap = None
 
-    def __init__(self, config: GatedRetentionConfig, model: "ModelConfig", init: "Init", reads: bool):
+    def __init__(self, config: GatedRetentionConfig, model: "ModelConfig", init: "Init", part: Part):
         D, N, H, Hv = model.width, config.heads, config.head_width, config.values
-        self.reads, self.rope, self.scale, self.eps = reads, config.rope, H**-0.5, model.norm.eps
-        self.w_q = init.matrix((D, N, H), ("embed", "heads", "head"))
-        self.w_z = init.matrix((D, N, Hv), ("embed", "heads", "head"))
-        self.w_o = init.matrix((N, Hv, D), ("heads", "head", "embed"), contract=2, residual=True)
-        if reads:
-            return
-        self.w_k = init.matrix((D, N, H), ("embed", "heads", "head"))
-        self.w_v = init.matrix((D, N, Hv), ("embed", "heads", "head"))
-        self.w_g = init.matrix((D, N), ("embed", "heads"))
+        self.part, self.rope, self.scale, self.eps = part, config.rope, H**-0.5, model.norm.eps
+        if part != "entries":
+            self.w_q = init.matrix((D, N, H), ("embed", "heads", "head"))
+            self.w_z = init.matrix((D, N, Hv), ("embed", "heads", "head"))
+            self.w_o = init.matrix((N, Hv, D), ("heads", "head", "embed"), contract=2, residual=True)
+        if part != "queries":
+            self.w_k = init.matrix((D, N, H), ("embed", "heads", "head"))
+            self.w_v = init.matrix((D, N, Hv), ("embed", "heads", "head"))
+            self.w_g = init.matrix((D, N), ("embed", "heads"))
 
     @override
     def query(self, x: Float[Array, "B T D"], place: Place) -> Float[Array, "B T N H"]:

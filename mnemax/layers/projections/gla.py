@@ -17,7 +17,7 @@ from mnemax.kernels.attend import attend
 from mnemax.kernels.mask import Mask
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
-from mnemax.layers.projections import ProjectionConfig, leaf
+from mnemax.layers.projections import Part, ProjectionConfig, leaf
 from mnemax.layers.projections.mla import MLA, MLAConfig
 from mnemax.layers.rotary import rotate
 from mnemax.sharding import shard
@@ -41,8 +41,8 @@ class GLAConfig(MLAConfig):
         return self
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "GLA":
-        return GLA(self, model, init, reads)
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "GLA":
+        return GLA(self, model, init, part)
 
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
@@ -67,10 +67,10 @@ class GLAConfig(MLAConfig):
 class GLA(MLA):
     """As MLA, the latents [B, S, J, R] apart from the rotated key [B, S, 1, Hr]."""
 
-    def __init__(self, config: GLAConfig, model: "ModelConfig", init: "Init", reads: bool):
-        super().__init__(config, model, init, reads)
+    def __init__(self, config: GLAConfig, model: "ModelConfig", init: "Init", part: Part):
+        super().__init__(config, model, init, part)
         self.latent_heads = config.latent_heads
-        if not reads:
+        if part != "queries":
             self.w_c = init.matrix((model.width, config.latent_heads, config.latent_width), ("embed", "kv_heads", "latent"))
 
     @override

@@ -15,7 +15,7 @@ from mnemax.layers.convolution import DynamicTaps, ShortConvolution
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
 from mnemax.layers.norm import RMSNorm, unit_rms
-from mnemax.layers.projections import Projection, ProjectionConfig, leaf
+from mnemax.layers.projections import Part, Projection, ProjectionConfig, leaf
 from mnemax.layers.rotary import RotaryConfig, rotate
 from mnemax.sharding import use
 
@@ -71,20 +71,20 @@ class GQAConfig(ProjectionConfig):
         return self
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "GQA":
-        return GQA(self, model, init, reads)
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "GQA":
+        return GQA(self, model, init, part)
 
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
         return {"k": leaf((self.kv_heads, self.head_width), model), "v": leaf((self.kv_heads, self.values), model)}
 
     @override
-    def tail(self, model: "ModelConfig", *, reads: bool) -> EntrySpec:
+    def tail(self, model: "ModelConfig", *, part: Part) -> EntrySpec:
         if self.taps is None:
             return {}
-        q, entry = leaf((self.taps - 1, self.heads, self.head_width), model), self.entry(model)
-        before = {name: leaf((self.taps - 1, *spec.shape), model) for name, spec in entry.items()}
-        return {"q": q} if reads else {"q": q, **before}
+        q = {"q": leaf((self.taps - 1, self.heads, self.head_width), model)}
+        kv = {name: leaf((self.taps - 1, *spec.shape), model) for name, spec in self.entry(model).items()}
+        return {"whole": q | kv, "queries": q, "entries": kv}[part]
 
     @override
     def cannot_read(self, writer: ProjectionConfig) -> str | None:
@@ -106,32 +106,32 @@ class GQAConfig(ProjectionConfig):
 class GQA(Projection):
     """q = rope(norm(W_q x)), k = rope(norm(W_k x)), v = W_v x, out = W_o o. Keys are cached rotated."""
 
-    def __init__(self, config: GQAConfig, model: "ModelConfig", init: "Init", reads: bool):
+    def __init__(self, config: GQAConfig, model: "ModelConfig", init: "Init", part: Part):
         D, N, K, H, Hv = model.width, config.heads, config.kv_heads, config.head_width, config.values
         self.config = config
-        self.reads = reads
+        self.part = part
         self.scale = H**-0.5 if config.scale is None else config.scale
         self.softcap = config.softcap
         self.eps = model.norm.eps
-        self.w_q = init.matrix((D, N, H), ("embed", "heads", "head"))
-        self.w_o = init.matrix((N, Hv, D), ("heads", "head", "embed"), contract=2, residual=True)
-        self.b_q = init.vector((N, H), ("heads", "head")) if config.qkv_bias else None
-        self.b_o = init.vector((D,), ("residual",)) if config.output_bias else None
-        self.q_norm = _qk_norm(config, N, "heads", model, init)
-        self.q_conv, self.q_taps = _conv(config, (N, H), "heads", init)
-        if reads:
-            return
-        self.w_k = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
-        self.w_v = init.matrix((D, K, Hv), ("embed", "kv_heads", "head"))
-        self.b_k = init.vector((K, H), ("kv_heads", "head")) if config.qkv_bias else None
-        self.b_v = init.vector((K, Hv), ("kv_heads", "head")) if config.qkv_bias else None
-        self.k_norm = _qk_norm(config, K, "kv_heads", model, init)
-        self.k_conv, self.k_taps = _conv(config, (K, H), "kv_heads", init)
-        self.v_conv, self.v_taps = _conv(config, (K, Hv), "kv_heads", init)
+        if part != "entries":
+            self.w_q = init.matrix((D, N, H), ("embed", "heads", "head"))
+            self.w_o = init.matrix((N, Hv, D), ("heads", "head", "embed"), contract=2, residual=True)
+            self.b_q = init.vector((N, H), ("heads", "head")) if config.qkv_bias else None
+            self.b_o = init.vector((D,), ("residual",)) if config.output_bias else None
+            self.q_norm = _qk_norm(config, N, "heads", model, init)
+            self.q_conv, self.q_taps = _conv(config, (N, H), "heads", init)
+        if part != "queries":
+            self.w_k = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
+            self.w_v = init.matrix((D, K, Hv), ("embed", "kv_heads", "head"))
+            self.b_k = init.vector((K, H), ("kv_heads", "head")) if config.qkv_bias else None
+            self.b_v = init.vector((K, Hv), ("kv_heads", "head")) if config.qkv_bias else None
+            self.k_norm = _qk_norm(config, K, "kv_heads", model, init)
+            self.k_conv, self.k_taps = _conv(config, (K, H), "kv_heads", init)
+            self.v_conv, self.v_taps = _conv(config, (K, Hv), "kv_heads", init)
 
     @override
-    def __call__(self, x: Float[Array, "B T D"], place: Place, tail: Entry | None) -> tuple[jax.Array, Entry | None, Entry]:
-        new: Entry = {}
+    def __call__(self, x: Float[Array, "B T D"], place: Place, tail: Entry | None) -> tuple[Any, Entry | None, Entry]:
+        q, entry, new = None, None, {}
 
         def mixed(name: str, heads: jax.Array, conv: ShortConvolution | None, taps: DynamicTaps | None) -> jax.Array:
             if conv is None:
@@ -139,12 +139,13 @@ class GQA(Projection):
             y, new[name] = conv(heads, place, None if tail is None else tail[name], None if taps is None else taps(x))
             return heads + y
 
-        q = self._rotated(mixed("q", _heads(x, self.w_q, self.b_q, "heads"), self.q_conv, self.q_taps), self.q_norm, place)
-        if self.reads:
-            return q, None, new
-        k = self._rotated(mixed("k", _heads(x, self.w_k, self.b_k, "kv_heads"), self.k_conv, self.k_taps), self.k_norm, place)
-        v = mixed("v", _heads(x, self.w_v, self.b_v, "kv_heads"), self.v_conv, self.v_taps)
-        return q, {"k": k, "v": unit_rms(v, self.eps).astype(v.dtype) if self.config.value_norm else v}, new
+        if self.part != "entries":
+            q = self._rotated(mixed("q", _heads(x, self.w_q, self.b_q, "heads"), self.q_conv, self.q_taps), self.q_norm, place)
+        if self.part != "queries":
+            k = self._rotated(mixed("k", _heads(x, self.w_k, self.b_k, "kv_heads"), self.k_conv, self.k_taps), self.k_norm, place)
+            v = mixed("v", _heads(x, self.w_v, self.b_v, "kv_heads"), self.v_conv, self.v_taps)
+            entry = {"k": k, "v": unit_rms(v, self.eps).astype(v.dtype) if self.config.value_norm else v}
+        return q, entry, new
 
     @override
     def attend(self, query: jax.Array, entries: Entry, mask: Mask, implementation: str, **terms):

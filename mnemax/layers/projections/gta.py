@@ -13,7 +13,7 @@ from pydantic import model_validator
 from mnemax.configs.base import PositiveFloat, PositiveInt
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
-from mnemax.layers.projections import Projection, ProjectionConfig, leaf
+from mnemax.layers.projections import Part, Projection, ProjectionConfig, leaf
 from mnemax.layers.rotary import RotaryConfig, rotate
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class GTAConfig(ProjectionConfig):
         return self.head_width // 2 if self.rope_width is None else self.rope_width
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "GTA":
-        return GTA(self, model, init, reads)
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "GTA":
+        return GTA(self, model, init, part)
 
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
@@ -91,16 +91,16 @@ class GTAConfig(ProjectionConfig):
 class GTA(Projection):
     """The leaf `k` is u, tied key and value; `k_rope` is the rotated key of all groups. Of a query, the last part is rotated."""
 
-    def __init__(self, config: GTAConfig, model: "ModelConfig", init: "Init", reads: bool):
+    def __init__(self, config: GTAConfig, model: "ModelConfig", init: "Init", part: Part):
         D, N, K, H = model.width, config.heads, config.kv_heads, config.head_width
-        self.config, self.reads, self.softcap = config, reads, config.softcap
+        self.config, self.part, self.softcap = config, part, config.softcap
         self.scale = H**-0.5 if config.scale is None else config.scale
-        self.w_q = init.matrix((D, N, H), ("embed", "heads", "head"))
-        self.w_o = init.matrix((N, H, D), ("heads", "head", "embed"), contract=2, residual=True)
-        if reads:
-            return
-        self.w_u = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
-        self.w_r = init.matrix((D, config.rotated_width), ("embed", "head"))
+        if part != "entries":
+            self.w_q = init.matrix((D, N, H), ("embed", "heads", "head"))
+            self.w_o = init.matrix((N, H, D), ("heads", "head", "embed"), contract=2, residual=True)
+        if part != "queries":
+            self.w_u = init.matrix((D, K, H), ("embed", "kv_heads", "head"))
+            self.w_r = init.matrix((D, config.rotated_width), ("embed", "head"))
 
     @override
     def query(self, x: Float[Array, "B T D"], place: Place) -> Float[Array, "B T N H"]:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from mnemax.kernels.mask import Mask
 from mnemax.layers.memories import Entry
+from mnemax.layers.projections import Part
 from mnemax.layers.projections.gqa import GQA, GQAConfig
 from mnemax.sharding import shard, use
 
@@ -28,8 +29,8 @@ class KeyDrivenConfig(GQAConfig):
     kind: Literal["key_driven"] = "key_driven"  # pyrefly: ignore[bad-override]
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "KeyDriven":
-        return KeyDriven(self, model, init, reads)
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "KeyDriven":
+        return KeyDriven(self, model, init, part)
 
     @property
     @override

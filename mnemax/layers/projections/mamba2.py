@@ -18,7 +18,7 @@ from mnemax.layers.convolution import ShortConvolution
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
 from mnemax.layers.norm import NormConfig, RMSNorm
-from mnemax.layers.projections import Projection, ProjectionConfig, gate_spec, leaf
+from mnemax.layers.projections import Part, Projection, ProjectionConfig, gate_spec, leaf
 from mnemax.layers.projections.gated_delta import STEP_RANGE, step_bias
 from mnemax.sharding import use
 
@@ -52,7 +52,7 @@ class Mamba2Config(ProjectionConfig):
         return self
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "Mamba2":
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "Mamba2":
         return Mamba2(self, model, init)
 
     @override
@@ -61,7 +61,7 @@ class Mamba2Config(ProjectionConfig):
         return {"k": k, "v": v, "log_decay": gate_spec(self.heads)}
 
     @override
-    def tail(self, model: "ModelConfig", *, reads: bool) -> EntrySpec:
+    def tail(self, model: "ModelConfig", *, part: Part) -> EntrySpec:
         keys, values = (self.taps - 1, self.groups, self.state_width), (self.taps - 1, self.heads, self.head_width)
         return {"x": leaf(values, model), "B": leaf(keys, model), "C": leaf(keys, model)}
 
@@ -73,7 +73,7 @@ class Mamba2Config(ProjectionConfig):
 class Mamba2(Projection):
     """The query carries x beside C: the skip D x joins what is read."""
 
-    scale, softcap, reads = 1.0, None, False
+    scale, softcap = 1.0, None
 
     def __init__(self, config: Mamba2Config, model: "ModelConfig", init: "Init"):
         D, V, P, G, N, W = model.width, config.heads, config.head_width, config.groups, config.state_width, config.taps

@@ -19,7 +19,7 @@ from mnemax.kernels.mask import Mask
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
 from mnemax.layers.norm import RMSNorm
-from mnemax.layers.projections import Projection, ProjectionConfig, leaf
+from mnemax.layers.projections import Part, Projection, ProjectionConfig, leaf
 from mnemax.layers.rotary import RotaryConfig, rotate
 from mnemax.sharding import shard
 
@@ -53,8 +53,8 @@ class MLAConfig(ProjectionConfig):
         return self
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "MLA":
-        return MLA(self, model, init, reads)
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "MLA":
+        return MLA(self, model, init, part)
 
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
@@ -84,26 +84,26 @@ class MLAConfig(ProjectionConfig):
 class MLA(Projection):
     """A cached key is [c ; k_r], and its value is c. Queries are [q_n ; q_r], the rotated part last."""
 
-    def __init__(self, config: MLAConfig, model: "ModelConfig", init: "Init", reads: bool):
+    def __init__(self, config: MLAConfig, model: "ModelConfig", init: "Init", part: Part):
         D, N, Hn, Hr, Hv, R = (
             model.width, config.heads, config.nope_width, config.rope_width, config.value_width, config.latent_width,
         )  # fmt: skip
         self.config = config
-        self.reads = reads
+        self.part = part
         self.scale = (Hn + Hr) ** -0.5 if config.scale is None else config.scale
         self.softcap = None
         Rq = config.query_latent
-        self.w_dq = None if Rq is None else init.matrix((D, Rq), ("embed", "latent"))
-        self.q_norm = None if Rq is None else RMSNorm((Rq,), ("latent",), model.norm, init)
-        self.w_q = init.matrix((D if Rq is None else Rq, N, Hn + Hr), ("embed" if Rq is None else "latent", "heads", "head"))
-        self.u_k = init.matrix((R, N, Hn), ("latent", "heads", "head"))
-        self.u_v = init.matrix((R, N, Hv), ("latent", "heads", "head"))
-        self.w_o = init.matrix((N, Hv, D), ("heads", "head", "embed"), contract=2, residual=True)
-        if reads:
-            return
-        self.w_c = init.matrix((D, R), ("embed", "latent"))
-        self.c_norm = RMSNorm((R,), ("latent",), model.norm, init)
-        self.w_kr = init.matrix((D, Hr), ("embed", "head"))
+        if part != "entries":
+            self.w_dq = None if Rq is None else init.matrix((D, Rq), ("embed", "latent"))
+            self.q_norm = None if Rq is None else RMSNorm((Rq,), ("latent",), model.norm, init)
+            self.w_q = init.matrix((D if Rq is None else Rq, N, Hn + Hr), ("embed" if Rq is None else "latent", "heads", "head"))
+            self.u_k = init.matrix((R, N, Hn), ("latent", "heads", "head"))
+            self.u_v = init.matrix((R, N, Hv), ("latent", "heads", "head"))
+            self.w_o = init.matrix((N, Hv, D), ("heads", "head", "embed"), contract=2, residual=True)
+        if part != "queries":
+            self.w_c = init.matrix((D, R), ("embed", "latent"))
+            self.c_norm = RMSNorm((R,), ("latent",), model.norm, init)
+            self.w_kr = init.matrix((D, Hr), ("embed", "head"))
 
     @override
     def query(self, x: Float[Array, "B T D"], place: Place) -> Float[Array, "B T N H"]:

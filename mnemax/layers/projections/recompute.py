@@ -17,7 +17,7 @@ from mnemax.kernels.mask import Mask
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
 from mnemax.layers.norm import RMSNorm
-from mnemax.layers.projections import Projection, ProjectionConfig, leaf
+from mnemax.layers.projections import Part, Projection, ProjectionConfig, leaf
 from mnemax.layers.rotary import RotaryConfig, rotate
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class RecomputeConfig(ProjectionConfig):
         return self
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "Recompute":
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "Recompute":
         return Recompute(self, model, init)
 
     @override
@@ -83,8 +83,6 @@ class RecomputeConfig(ProjectionConfig):
 
 class Recompute(Projection):
     """Positions are row indices, since keys are rotated when they are read."""
-
-    reads = False
 
     def __init__(self, config: RecomputeConfig, model: "ModelConfig", init: "Init"):
         D, N, K, H = model.width, config.heads, config.kv_heads, config.head_width

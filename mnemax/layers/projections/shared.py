@@ -6,7 +6,7 @@ An entry holds the key as it was projected. It is normed and rotated, by row ind
 the same vector, neither normed nor rotated.
 """
 
-from typing import TYPE_CHECKING, Literal, Self, override
+from typing import TYPE_CHECKING, Any, Literal, Self, override
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from mnemax.kernels.mask import Mask
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
 from mnemax.layers.norm import RMSNorm, unit_rms
-from mnemax.layers.projections import Projection, ProjectionConfig, leaf
+from mnemax.layers.projections import Part, Projection, ProjectionConfig, leaf
 from mnemax.layers.rotary import RotaryConfig, rotate
 from mnemax.sharding import use
 
@@ -74,8 +74,8 @@ class SharedConfig(ProjectionConfig):
         return self
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "Shared":
-        return Shared(self, model, init, reads)
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "Shared":
+        return Shared(self, model, init, part)
 
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
@@ -114,31 +114,33 @@ class SharedConfig(ProjectionConfig):
 class Shared(Projection):
     """Logits: scale norm(q_i) R_{j-i} norm(k_j) + u R_{j-i} c, where R are rotations and c is 1 in its first half, else 0."""
 
-    def __init__(self, config: SharedConfig, model: "ModelConfig", init: "Init", reads: bool):
+    def __init__(self, config: SharedConfig, model: "ModelConfig", init: "Init", part: Part):
         D, N, K, H = model.width, config.heads, config.kv_heads, config.head_width
-        self.config, self.reads = config, reads
+        self.config, self.part = config, part
         self.scale = H**-0.5 if config.scale is None else config.scale
         self.softcap = config.softcap
         self.eps = model.norm.eps
-        own = reads or config.share == "kv"  # a reader has queries of its own: it has no keys that could be its queries
+        reads, writes = part != "entries", part != "queries"
+        own = part == "queries" or (reads and config.share == "kv")  # a reader has no keys that could be its queries
         self.w_q = init.matrix((D, N, H), ("embed", "heads", "head")) if own else None
-        self.w_o = init.matrix((N, H, D), ("heads", "head", "embed"), contract=2, residual=True)
-        self.w_k = None if reads else init.matrix((D, K, H), ("embed", "kv_heads", "head"))
-        self.w_v = init.matrix((D, K, H), ("embed", "kv_heads", "head")) if config.share == "qk" and not reads else None
-        normed = config.qk_norm == "head"
+        if reads:
+            self.w_o = init.matrix((N, H, D), ("heads", "head", "embed"), contract=2, residual=True)
+        self.w_k = init.matrix((D, K, H), ("embed", "kv_heads", "head")) if writes else None
+        self.w_v = init.matrix((D, K, H), ("embed", "kv_heads", "head")) if writes and config.share == "qk" else None
+        normed = reads and config.qk_norm == "head"
         self.q_norm, self.k_norm = (RMSNorm((H,), ("head",), model.norm, init) if normed else None for _ in range(2))
-        F = config.relative
+        F = config.relative if reads else None
         self.u = None if F is None else init.sampled((N, 2 * F), ("heads", "head"), -0.1, 0.1)
 
     @override
-    def __call__(self, x: Float[Array, "B T D"], place: Place, tail: Entry | None) -> tuple[jax.Array, Entry | None, Entry | None]:
+    def __call__(self, x: Float[Array, "B T D"], place: Place, tail: Entry | None) -> tuple[Any, Entry | None, Entry | None]:
         k = None if self.w_k is None else _heads(x, self.w_k, "kv_heads")
+        entry = None if k is None else {"k": k} if self.w_v is None else {"k": k, "v": _heads(x, self.w_v, "kv_heads")}
+        if self.part == "entries":
+            return None, entry, tail
         q = k if self.w_q is None else _heads(x, self.w_q, "heads")
         assert q is not None  # one of both matrices is there
-        q = q if self.q_norm is None else self.q_norm(q)
-        if k is None:
-            return q, None, tail
-        return q, {"k": k} if self.w_v is None else {"k": k, "v": _heads(x, self.w_v, "kv_heads")}, tail
+        return q if self.q_norm is None else self.q_norm(q), entry, tail
 
     @override
     def attend(self, query: jax.Array, entries: Entry, mask: Mask, implementation: str, **terms):

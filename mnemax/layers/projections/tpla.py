@@ -17,7 +17,7 @@ from mnemax.configs.base import PositiveInt
 from mnemax.kernels.mask import Mask
 from mnemax.layers.linear import linear
 from mnemax.layers.memories import Entry, EntrySpec, Place
-from mnemax.layers.projections import Projection, ProjectionConfig, leaf
+from mnemax.layers.projections import Part, Projection, ProjectionConfig, leaf
 from mnemax.layers.projections.gla import for_all
 from mnemax.layers.projections.mla import MLA, MLAConfig
 from mnemax.sharding import shard
@@ -46,8 +46,8 @@ class TPLAConfig(MLAConfig):
         return self.slices * self.heads
 
     @override
-    def build(self, model: "ModelConfig", init: "Init", *, reads: bool) -> "TPLA":
-        return TPLA(self, model, init, reads)
+    def build(self, model: "ModelConfig", init: "Init", *, part: Part) -> "TPLA":
+        return TPLA(self, model, init, part)
 
     @override
     def entry(self, model: "ModelConfig") -> EntrySpec:
@@ -76,8 +76,8 @@ class TPLAConfig(MLAConfig):
 class TPLA(MLA):
     """Queries [B, T, G N, R / G + Hr] are absorbed always; head i N + n is head n against slice i."""
 
-    def __init__(self, config: TPLAConfig, model: "ModelConfig", init: "Init", reads: bool):
-        super().__init__(config, model, init, reads)
+    def __init__(self, config: TPLAConfig, model: "ModelConfig", init: "Init", part: Part):
+        super().__init__(config, model, init, part)
         self.slices = config.slices
 
     @override

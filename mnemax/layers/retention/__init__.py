@@ -26,6 +26,8 @@ class RetentionConfig(Config):
 
     gates: ClassVar[frozenset[str]] = frozenset()
     """The gates that it makes: leaves [B, T, K] that join the entry."""
+    by_queries: ClassVar[bool] = False
+    """Whether what is kept follows from the queries of the layer that writes."""
 
     def build(self, model: "ModelConfig", projection: "ProjectionConfig", init: "Init") -> "Retention":
         raise NotImplementedError

@@ -1,6 +1,6 @@
 """H2O, heavy hitters (Zhang et al. 2023, arXiv 2306.14048): tokens that have got most attention since they came."""
 
-from typing import Literal, override
+from typing import ClassVar, Literal, override
 
 from jaxtyping import Array, Float
 
@@ -10,6 +10,7 @@ from mnemax.layers.retention import Ranking, RankingConfig
 class H2OConfig(RankingConfig):
     """Retention: the attention that a token has got so far, summed. The paper gives half of the budget to recent tokens."""
 
+    by_queries: ClassVar[bool] = True
     kind: Literal["h2o"] = "h2o"
 
     @override

@@ -1,6 +1,6 @@
 """The oracle: it sees the attention that will come. No policy for use, but a mark on the wall for those that are."""
 
-from typing import Literal, override
+from typing import ClassVar, Literal, override
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from mnemax.layers.retention import Ranking, RankingConfig, attention_to
 class OracleConfig(RankingConfig):
     """Retention: the attention that later queries of the document would pay, were nothing forgotten. Whole rows only."""
 
+    by_queries: ClassVar[bool] = True
     kind: Literal["oracle"] = "oracle"
 
     @override

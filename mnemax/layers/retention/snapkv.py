@@ -1,6 +1,6 @@
 """SnapKV (Li et al. 2024, arXiv 2404.14469): what the end of the prompt attends to."""
 
-from typing import Literal, override
+from typing import ClassVar, Literal, override
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -14,6 +14,7 @@ from mnemax.layers.retention import Ranking, RankingConfig, attention_to
 class SnapKVConfig(RankingConfig):
     """Retention: the mean attention of the prompt's last `window` queries, averaged over `pool` neighbours."""
 
+    by_queries: ClassVar[bool] = True
     kind: Literal["snapkv"] = "snapkv"
     window: PositiveInt = 64
     """Queries that look back. Set the memory's `recent` to as many, so that their own tokens are kept, as in the paper."""

@@ -1,6 +1,6 @@
 """TOVA (Oren et al. 2024, arXiv 2401.06104): the token goes to which the latest query paid least attention."""
 
-from typing import Literal, override
+from typing import ClassVar, Literal, override
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -11,6 +11,7 @@ from mnemax.layers.retention import Ranking, RankingConfig
 class TOVAConfig(RankingConfig):
     """Retention: the latest query's attention, averaged over all heads, so that all of them keep the same tokens."""
 
+    by_queries: ClassVar[bool] = True
     kind: Literal["tova"] = "tova"
 
     @override

@@ -18,6 +18,7 @@ from mnemax.models.uptrain.moments import Moments, moments
 from mnemax.registry import kind_of
 
 if TYPE_CHECKING:
+    from mnemax.configs.schema import AttentionConfig
     from mnemax.layers.projections import ProjectionConfig
 
 __all__ = ["Moments", "Unfit", "changes_kind", "convert", "moments"]
@@ -56,7 +57,7 @@ def convert(config: ModelConfig, params: Params, target: ModelConfig, inputs: Mo
     rules, projections = [], []
     for i, (layer, old, new) in enumerate(zip(layers, config.layers, target.layers, strict=True)):
         with _naming(i):
-            if words := difference(old, new, but=("attention",)):
+            if words := difference(old, new, but=("attention",)) or _attending(old.attention, new.attention):
                 raise Unfit(words)
             rules.append(_rule(layer, new.attention.projection, after[i] != i))
     for i, (layer, rule, new) in enumerate(zip(layers, rules, target.layers, strict=True)):
@@ -104,6 +105,15 @@ def _rule(layer: Layer, new: "ProjectionConfig", reads: bool) -> Rule:
         return lambda layer, *_: layer.weights
     allowed = ", ".join(f"{a} to {b}" for a, b in RULES)
     raise Unfit(f"projection is {kinds[0]} before and {kinds[1]} after, and only these change: {allowed}")
+
+
+def _attending(old: "AttentionConfig", new: "AttentionConfig") -> str | None:
+    """Why a layer cannot become one that attends or does not, or change without attending; None where it can."""
+    if old.attends != new.attends:
+        return f"attention.attends is {old.attends} before and {new.attends} after"
+    if not old.attends and type(old.projection) is not type(new.projection):
+        return "attention.projection changes its kind in a layer that only writes (attends: false)"
+    return None
 
 
 def _of_projection[T](layer: dict[str, T]) -> dict[str, T]:
