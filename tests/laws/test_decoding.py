@@ -17,9 +17,17 @@ LONG = 150
 LONG_CHUNKINGS = {"1": (1,) * LONG, "7": (*(7,) * 21, 1, 1, 1), "64": (64, 64, 7, 7, 7, 1), "whole": (LONG,)}
 
 
+@pytest.fixture(scope="session")
+def rounding(architecture):
+    """How far rounding alone moves the logits of the rows here: processors sum in other orders, and some models amplify it."""
+    rounding = moved_by_last_bits(architecture, architecture.tokens(), positions((9, 15), (1, 13, 10)))
+    assert rounding < 3e-3
+    return rounding
+
+
 @pytest.mark.parametrize("chunks", CHUNKINGS.values(), ids=CHUNKINGS)
-def test_chunks_equal_parallel(architecture, places, chunks):
-    check_chunks(architecture, architecture.tokens(), places, chunks, atol=3e-5)
+def test_chunks_equal_parallel(architecture, rounding, places, chunks):
+    check_chunks(architecture, architecture.tokens(), places, chunks, atol=max(3e-5, 2 * rounding))
 
 
 @pytest.mark.slow
@@ -58,10 +66,10 @@ def check_chunks(architecture, tokens, places, chunks, atol):
     np.testing.assert_allclose(np.concatenate(found, axis=1), architecture.logits(tokens, places), rtol=1e-4, atol=atol)
 
 
-def test_reference_equals_auto(architecture, places):
+def test_reference_equals_auto(architecture, rounding, places):
     tokens = architecture.tokens()
     reference = architecture.logits(tokens, places, implementation="reference")
-    np.testing.assert_allclose(architecture.logits(tokens, places), reference, rtol=1e-4, atol=3e-5)
+    np.testing.assert_allclose(architecture.logits(tokens, places), reference, rtol=1e-4, atol=max(3e-5, 2 * rounding))
 
 
 def poisoned(architecture, capacity):
