@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -180,16 +181,23 @@ def quantity(run: RunConfig, which: str) -> float:
 def _solve(cell: Cell, base: str, match: MatchConfig, target: float) -> Cell:
     """The multiple that comes closest to the target; the quantity grows with the field."""
 
-    def at(n: int) -> tuple[Cell, float]:
-        tried = Cell(cell.label, cell.overrides, {match.by: n * match.multiple_of})
-        return tried, quantity(tried.run(base), match.equal)
+    def tried(n: int) -> Cell:
+        return Cell(cell.label, cell.overrides, {match.by: n * match.multiple_of})
+
+    @cache
+    def at(n: int) -> float:
+        return quantity(tried(n).run(base), match.equal)
 
     low, high = 1, 2
-    while at(high)[1] < target:
+    while at(high) < target:
         low, high = high, 2 * high
-        if high > 2**20 or at(high)[1] == at(low)[1]:
+        if high > 2**20 or at(high) == at(low):
             raise UserError(f"cell '{cell.label}': {match.equal} does not reach {target:,.0f} by {match.by} alone.")
+    # Most quantities are nearly linear in the field, so a straight line hits at once; every other guess halves what is left.
+    halve = False
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if at(middle)[1] < target else (low, middle)
-    return min((at(low), at(high)), key=lambda pair: abs(pair[1] - target))[0]
+        share = 0.5 if halve else (target - at(low)) / (at(high) - at(low))
+        middle = min(max(low + int(share * (high - low)), low + 1), high - 1)
+        low, high = (middle, high) if at(middle) < target else (low, middle)
+        halve = not halve
+    return tried(min((low, high), key=lambda n: abs(at(n) - target)))

@@ -14,11 +14,12 @@ from mnemax.models.params import bind, init_params
 TASKS = "kind: recall\nexamples: 16\ntasks: [{kind: mqar, vocab_size: 64, length: 32, pairs: 4}]\n"
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "run"
     config = load_model("bounded_gate", ["layer.feedforward.width=32", "stages=[{repeat: 2}, {layers: [{}, {}]}]"])
-    save_model(tmp_path / "run", config, init_params(config, jax.random.key(0)))
-    return tmp_path / "run"
+    save_model(folder, config, init_params(config, jax.random.key(0)))
+    return folder
 
 
 def test_an_override_of_layer_reaches_every_layer_of_a_saved_model(folder):

@@ -36,14 +36,16 @@ def first_of_each(choice: str, found: list[dict]) -> dict[str, dict]:
 FOUND = attentions()
 PROJECTIONS, MEMORIES = first_of_each("projection", FOUND), first_of_each("memory", FOUND)
 PAIRS = [(projection, memory) for projection in PROJECTIONS for memory in MEMORIES]
+SHARES = ("own", "shared", "left")
+# By default each in one way; the rest with `-m slow`.
 QUICK = {
-    ("gqa", "linear"),
-    ("gqa", "kvm"),
-    ("mla", "bounded"),
-    ("mla", "quantized"),
-    ("gla", "window"),
-    ("shared", "bounded"),
-    ("key_driven", "bounded"),
+    ("gqa", "linear", "own"),
+    ("gqa", "kvm", "shared"),
+    ("mla", "bounded", "left"),
+    ("mla", "quantized", "own"),
+    ("gla", "window", "shared"),
+    ("shared", "bounded", "left"),
+    ("key_driven", "bounded", "own"),
 }
 
 
@@ -62,9 +64,9 @@ def built(projection: str, memory: str, share: str) -> ModelConfig:
     return ModelConfig.model_validate(sizes | {"stages": stages})
 
 
-@pytest.mark.parametrize("share", ["own", "shared", "left"])
 @pytest.mark.parametrize(
-    ("projection", "memory"), [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
+    ("projection", "memory", "share"),
+    [pytest.param(*pair, share, marks=() if (*pair, share) in QUICK else pytest.mark.slow) for pair in PAIRS for share in SHARES],
 )
 def test_pairs(projection, memory, share):
     try:

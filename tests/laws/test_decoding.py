@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mnemax.evaluation.accounting import live_bytes, state_bytes
 from tests.laws.conftest import positions
 
 SPARE = 3  # slots beyond what is ever written
@@ -63,6 +64,7 @@ def check_chunks(architecture, tokens, places, chunks, atol):
         logits, state = architecture.decode(tokens[:, start:end], places[:, start:end], state)
         found.append(logits)
     assert int(state.length) == tokens.shape[1]
+    assert live_bytes(state) == state_bytes(architecture.config, len(tokens), sum(chunks) + SPARE)
     np.testing.assert_allclose(np.concatenate(found, axis=1), architecture.logits(tokens, places), rtol=1e-4, atol=atol)
 
 

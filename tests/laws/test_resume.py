@@ -22,7 +22,7 @@ from mnemax.training.checkpoint import load_params
 from mnemax.training.metrics import read
 
 STEPS, STOPPED = 12, 7
-FEW = {"cla": {"data": 8}, "window": {"data": 2, "fsdp": 2, "tensor": 2}}
+FEW = {"cla": {"data": 2, "fsdp": 2, "tensor": 2}}
 ALL = [
     pytest.param(name, FEW.get(name, {}), id=name, marks=[] if name in FEW else [pytest.mark.slow]) for name in shipped("models")
 ]
